@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 
 #include "absl/strings/str_format.h"
@@ -52,8 +51,19 @@ double StageUs(const MeasuredWindow& window, int layers) {
   return window.layer_us > 0 ? window.layer_us : window.s_us / layers;
 }
 
-// A layer and what else a step has, by rows: medians of the windows with the shortest context, where a GPU attends to
-// little within its stages.
+// Whether it is known how long stages attended. While hops are out, the S-Part attends between two stages.
+bool AttendsInStages(const MeasuredWindow& window) {
+  return window.attend_us > 0 && std::none_of(window.homes.begin(), window.homes.end(),
+                                              [](const MeasuredWindow::HomeWindow& home) { return home.hop_us > 0; });
+}
+
+// A stage without attention, as far as that is known.
+double PureStageUs(const MeasuredWindow& window, int layers) {
+  return StageUs(window, layers) - (AttendsInStages(window) ? window.attend_us / layers : 0);
+}
+
+// A layer and what else a step has, by rows: medians of all windows where it is known how long a stage attends, else of
+// those with the shortest context, where a GPU attends to little within its stages.
 void FitStages(const Windows& windows, StepCosts* costs) {
   std::map<int, int> shortest;
   for (const MeasuredWindow& window : windows) {
@@ -63,9 +73,9 @@ void FitStages(const Windows& windows, StepCosts* costs) {
   for (const auto& [batch, context] : shortest) {
     std::vector<double> stage, head;
     for (const MeasuredWindow& window : windows) {
-      if (window.batch != batch || window.context != context) continue;
-      stage.push_back(StageUs(window, costs->layers));
-      head.push_back(std::max(0.0, window.s_us - costs->layers * stage.back()));
+      if (window.batch != batch || (window.context != context && window.attend_us <= 0)) continue;
+      stage.push_back(PureStageUs(window, costs->layers));
+      head.push_back(std::max(0.0, window.s_us - costs->layers * StageUs(window, costs->layers)));
     }
     costs->stage.Add(batch, MedianOf(stage));
     costs->head.Add(batch, MedianOf(head));
@@ -80,16 +90,23 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
   const auto has_hops = [home](const MeasuredWindow& window) { return window.homes[home].hop_us > 0; };
   fit.near =
       std::any_of(windows.begin(), windows.end(), is_used) && std::none_of(windows.begin(), windows.end(), has_hops);
+  // Several near homes attend side by side: the time is that of the slowest, whose share is the largest.
+  const bool is_known =
+      std::any_of(windows.begin(), windows.end(), [](const MeasuredWindow& window) { return window.attend_us > 0; });
   for (const MeasuredWindow& window : windows) {
     const double share = window.homes[home].share;
-    // What attends within stages is what these take longer than with the shortest context.
-    const double us =
-        fit.near ? StageUs(window, costs.layers) - costs.stage.At(window.batch) : window.homes[home].hop_us;
+    double us = window.homes[home].hop_us, scale = us;
+    if (fit.near) {
+      // Where it is not known how long a stage attends, it is what it takes longer than with the shortest context. A
+      // small difference of two stages may be wrong by much more than the stages are.
+      us = is_known ? window.attend_us / costs.layers : StageUs(window, costs.layers) - costs.stage.At(window.batch);
+      scale = StageUs(window, costs.layers);
+    }
     if (share <= 0 || us <= 0) continue;
-    rows.push_back({fit.near ? 0.0 : 1.0, fit.near ? 0.0 : share * window.batch, share * window.tokens});
+    const bool by_tokens = fit.near && !is_known;
+    rows.push_back({by_tokens ? 0.0 : 1.0, by_tokens ? 0.0 : share * window.batch, share * window.tokens});
     values.push_back(us);
-    // A small difference of two stages may be wrong by much more than the stages are.
-    scales.push_back(fit.near ? StageUs(window, costs.layers) : us);
+    scales.push_back(scale);
     fit.tokens_max = std::max(fit.tokens_max, window.tokens / window.batch);
   }
   if (values.empty()) return fit;
@@ -103,18 +120,18 @@ HomeCosts FitHome(const Windows& windows, size_t home, const StepCosts& costs) {
 // What a hop takes beside the work at the home, and what is left of a round: a line through the medians of the windows
 // with the fewest and the most rows, since both are small.
 void FitRest(const Windows& windows, bool has_fabric, StepCosts* costs) {
-  double least_rows = std::numeric_limits<double>::max(), most_rows = 0;
   std::map<double, std::vector<double>> overheads, rests;  // by rows
   for (const MeasuredWindow& window : windows) {
     double hop_us = 0;
     for (const MeasuredWindow::HomeWindow& home : window.homes) hop_us = std::max(hop_us, home.hop_us);
-    if (hop_us > 0) hop_us += window.overhead_us;
-    overheads[window.rows()].push_back(window.overhead_us);
-    rests[window.rows()].push_back(window.round_us - window.s_us - costs->layers * hop_us);
-    least_rows = std::min(least_rows, window.rows());
-    most_rows = std::max(most_rows, window.rows());
+    // Replies that came while the S-Part attended itself lay there unseen.
+    if (hop_us > window.attend_us / costs->layers) overheads[window.rows()].push_back(window.overhead_us);
+    const double out_us = hop_us > 0 ? hop_us + window.overhead_us : 0;
+    rests[window.rows()].push_back(window.round_us - window.s_us - costs->layers * out_us);
   }
-  const auto line = [&](const std::map<double, std::vector<double>>& by_rows, double* constant, double* slope) {
+  const auto line = [](const std::map<double, std::vector<double>>& by_rows, double* constant, double* slope) {
+    if (by_rows.empty()) return;
+    const double least_rows = by_rows.begin()->first, most_rows = by_rows.rbegin()->first;
     const double first = std::max(0.0, MedianOf(by_rows.at(least_rows))), last = MedianOf(by_rows.at(most_rows));
     *slope = most_rows > least_rows ? std::max(0.0, (last - first) / (most_rows - least_rows)) : 0;
     *constant = std::max(0.0, first - *slope * least_rows);
@@ -124,33 +141,37 @@ void FitRest(const Windows& windows, bool has_fabric, StepCosts* costs) {
   } else {  // in shared memory, a row's part is far below what a hop's time varies
     std::vector<double> all;
     for (const auto& [rows, some] : overheads) all.insert(all.end(), some.begin(), some.end());
-    costs->hop_us = std::max(0.0, MedianOf(all));
+    if (!all.empty()) costs->hop_us = std::max(0.0, MedianOf(all));
   }
   line(rests, &costs->boundary_us, &costs->boundary_row_us);
 }
 
-// How much longer each side took for a layer than alone, for each part of the time in which the other one was busy.
+// How much longer each side took for a layer than alone, for each part of the time in which the other one was busy:
+// straight lines through the origin, by least squares, so that windows in which the other side was busy count most.
 void FitSlowing(const Windows& windows, StepCosts* costs) {
-  std::vector<double> s_slowed, r_slowed;
+  double s_sum = 0, s_weight = 0, r_sum = 0, r_weight = 0;
   for (const MeasuredWindow& window : windows) {
     const std::vector<MicroBatchLoad> loads = LoadsOf(window);
     const RoundTimes alone = PredictRound(*costs, loads.data(), window.micro_batches);
     const double count = window.micro_batches;
     const double rest_us =
         count * (costs->head.At(window.rows()) + costs->boundary_us + window.rows() * costs->boundary_row_us);
-    const double layers_us = window.round_us - rest_us;
-    const double s_us = count * costs->layers * StageUs(window, costs->layers);
+    const double s_us = count * costs->layers * PureStageUs(window, costs->layers);
     double r_us = 0;
     for (const MeasuredWindow::HomeWindow& home : window.homes) {
       r_us = std::max(r_us, count * costs->layers * home.hop_us);
     }
-    if (layers_us <= 0 || r_us <= 0 || alone.r_us <= 0) continue;
-    s_slowed.push_back((s_us / (alone.s_us - rest_us) - 1) / (r_us / layers_us));
-    r_slowed.push_back((r_us / alone.r_us - 1) / (s_us / layers_us));
+    if (window.round_us <= 0 || r_us <= 0 || alone.r_us <= 0 || alone.s_us <= rest_us) continue;
+    // As PredictRound has it: of the whole round, with what the S-Part does between steps.
+    const double r_busy = r_us / window.round_us, s_busy = (s_us + rest_us) / window.round_us;
+    s_sum += r_busy * (s_us / (alone.s_us - rest_us) - 1);
+    s_weight += r_busy * r_busy;
+    r_sum += s_busy * (r_us / alone.r_us - 1);
+    r_weight += s_busy * s_busy;
   }
-  if (s_slowed.empty()) return;
-  costs->s_slowed = std::max(0.0, MedianOf(s_slowed));
-  costs->r_slowed = std::max(0.0, MedianOf(r_slowed));
+  if (s_weight == 0) return;
+  costs->s_slowed = std::max(0.0, s_sum / s_weight);
+  costs->r_slowed = std::max(0.0, r_sum / r_weight);
 }
 
 }  // namespace
@@ -203,6 +224,7 @@ absl::StatusOr<MeasuredWindow> ReadWindow(const nlohmann::json& statistics) {
   window.round_us = rounds > 0 ? model.at("rounds_ns").get<double>() * 1e-3 / rounds : number("round_us");
   window.s_us = number("s_busy_ns") * 1e-3 / number("steps");
   if (number("layer_stages") > 0) window.layer_us = number("layer_stage_ns") * 1e-3 / number("layer_stages");
+  window.attend_us = number("stage_attend_ns") * 1e-3 / number("steps");
   const double token_bytes = statistics.at("homes").at(0).at("page_bytes").get<double>() / 32;
   window.tokens = number("kv_bytes") / token_bytes / number("rows") * window.batch;
   double pages = 0, hops = 0;
@@ -277,18 +299,17 @@ void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCost
   }
 }
 
-Fit FitCosts(const Windows& windows, int layers, bool share_cores, bool has_fabric) {
+Fit FitCosts(const Windows& windows, int layers, bool has_fabric) {
   const Windows one = WithMicroBatches(windows, /*several=*/false);
   FD_CHECK(!one.empty(), "no window of one micro-batch was measured");
   Fit fit;
   fit.costs.layers = layers;
-  fit.costs.share_cores = share_cores;
   FitStages(one, &fit.costs);
   for (size_t h = 0; h < std::min(one[0].homes.size(), kHomesOfModelMax); ++h) {
     fit.costs.homes[h] = FitHome(one, h, fit.costs);
   }
   FitRest(one, has_fabric, &fit.costs);
-  if (!share_cores) FitSlowing(WithMicroBatches(windows, /*several=*/true), &fit.costs);
+  FitSlowing(WithMicroBatches(windows, /*several=*/true), &fit.costs);
   for (const MeasuredWindow& window : windows) {
     const std::vector<MicroBatchLoad> loads = LoadsOf(window);
     fit.residuals.push_back({window, PredictRound(fit.costs, loads.data(), window.micro_batches)});

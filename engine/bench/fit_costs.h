@@ -20,6 +20,7 @@ struct MeasuredWindow {
   double round_us = 0;
   double s_us = 0;         // the S-Part in one micro-batch's step
   double layer_us = 0;     // of that, a whole layer; 0: the model has one layer
+  double attend_us = 0;    // of s_us and of all layers, what the S-Part's threads attended; 0: none, or not known
   double overhead_us = 0;  // of a hop, without the home's work
   struct HomeWindow {
     double share = 0;   // of the sequences
@@ -64,10 +65,10 @@ struct MeasuredPrompt {
 void FitPairs(const std::vector<MeasuredPrompt>& prompts, size_t homes, StepCosts* costs);
 
 // The costs that these windows show: those of one micro-batch, as least squares of relative errors, none of them
-// negative; and how far both sides slow each other down, of windows with several. `share_cores`: the engine's core
-// plan. has_fabric: a home is on another host, so that a hop's rows take the link's time. REQUIRES: a window of one
-// micro-batch, and at most CostCurve::kPointsMax batches.
-Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool share_cores, bool has_fabric);
+// negative; and how far both sides slow each other down, of windows with several. has_fabric: a home is on another
+// host, so that a hop's rows take the link's time. REQUIRES: a window of one micro-batch, and at most
+// CostCurve::kPointsMax batches.
+Fit FitCosts(const std::vector<MeasuredWindow>& windows, int layers, bool has_fabric);
 
 // The x >= 0 that minimise the sum of ((rows[i] * x - values[i]) / scales[i])^2, by trying which of them are zero. At
 // most three unknowns. Without scales, errors are relative: these are the values. REQUIRES: scales[i] > 0.

@@ -35,7 +35,7 @@ absl::StatusOr<GpuBenchSPart> LoadGpuBenchSPart(const std::map<std::string, std:
   if (!context.ok()) return context.status();
   if (absl::Status bad = CheckSequences(options); !bad.ok()) return bad;
   place.type = *type;
-  place.shape = MakeShape(*spec, options, *type, *context, /*gpu_home=*/false);
+  place.shape = MakeShape(*spec, options, *type, *context, /*places_for_all=*/false);
   if (absl::Status bad = ValidateShape(place.shape); !bad.ok()) return bad;
   if (load.is_home && !GpuHolds(static_cast<KvType>(place.shape.kv_type))) {
     return absl::InvalidArgumentError("--kv-type: a home on a GPU holds f32, bf16, fp16 or int8");

@@ -239,8 +239,11 @@ void Homes::Announce(size_t index) {
   command.home = static_cast<int>(index);
   command.link = slots_[index]->link.get();
   command.pages = static_cast<uint32_t>(std::min<uint64_t>(slots_[index]->description.pages, UINT32_MAX));
-  // Beside a GPU's memory. Among CPU homes a rate of a few milliseconds says as much of what else ran meanwhile.
-  if (options_.gpu_home) command.read_mb_per_s = slots_[index]->description.read_mb_per_s;
+  // Beside a near home. Among others a rate of a few milliseconds says as much of what else ran meanwhile.
+  const auto is_worker = [](const Endpoint& endpoint) { return !endpoint.of_this_process(); };
+  const bool has_workers = std::any_of(options_.endpoints.begin(), options_.endpoints.end(), is_worker);
+  const bool beside_near = options_.gpu_home || (options_.one_team && has_workers);
+  if (beside_near) command.read_mb_per_s = slots_[index]->description.read_mb_per_s;
   command_(command);
 }
 

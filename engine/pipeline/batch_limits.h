@@ -15,6 +15,8 @@ struct BatchLimits {
   uint32_t chunk_tokens_max = 256;  // prompt tokens of one step of one micro-batch
   uint32_t ready_max = 4096;        // sequences taken over and waiting
   bool open_pages = false;          // whether the KV type has them: HasOpenPages
+  bool near_first = true;           // near homes read so much faster that they are filled first: those of a GPU
+  bool adapts = false;              // without near homes, as many micro-batches are used as are fastest
   uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
   // What steps read, to know how long they take where read rates are known; 0: not known.
   int layers = 1;
@@ -22,7 +24,6 @@ struct BatchLimits {
   uint64_t page_bytes = 0;    // of KV, all layers
   // What steps cost by a calibration of such an engine. Lent until the pipeline is made; null: there is none.
   const StepCosts* calibrated = nullptr;
-  bool share_cores = false;  // S-Part and homes take turns on the same cores
 
   uint32_t active() const { return active_max > 0 ? active_max : sequences_max * micro_batches; }
 };

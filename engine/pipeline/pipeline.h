@@ -153,7 +153,11 @@ class Pipeline {
     bool has_chunks = false;                         // of prompts, in this step
     bool whole = true;                               // no home was lost in this step
     uint64_t stages_busy_ns = 0;                     // this step's whole layers, in the S-Part...
-    std::array<uint64_t, kMaxHomes> home_work_ns{};  // ...and its hops, at the homes
+    uint64_t attend_ns = 0;                          // ...of all its stages, attention to sequences of StageHomes...
+    std::array<uint64_t, kMaxHomes> home_work_ns{};  // ...and its hops, at the homes...
+    uint64_t hop_overhead_ns = 0;                    // ...and outside, that of the fastest hop; 0: none is known...
+    uint64_t hop_bound_ns = 0;                       // ...but one that took no longer than this; 0: nor that
+    uint64_t hop_attend_ns = 0;                      // the S-Part attended for so long while the last hops were out
     uint64_t finished_ns = 0;                        // of the last step, if this one followed at once; 0: it did not
     StepTimer timer;
     StageTrace trace;
@@ -193,6 +197,7 @@ class Pipeline {
   void WakeHome(HomePort& port);
   void FinishStep(int m);
   void NoteCosts(int m, uint64_t now_ns);
+  uint64_t TakeAttendTime(int m);
   void AddTimes(const MicroBatch& batch, Sequence* sequence, uint64_t now_ns);
   void FailStep(int m);
   void TakePromptLogprob(Sequence* sequence, const LogitRow& logit);

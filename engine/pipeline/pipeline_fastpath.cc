@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "engine/pipeline/pipeline.h"
 
@@ -192,8 +193,11 @@ void Pipeline::OnReply(int home, const ReplyHeader& reply) {
   statistics_.r_busy_ns[home].Add(reply.work_ns);
   batch.home_work_ns[home] += reply.work_ns;
   statistics_.home_hops[home].Add(1);
-  statistics_.hop_overhead_ns.Add(now_ns - batch.hop_start_ns -
-                                  std::min<uint64_t>(reply.work_ns, now_ns - batch.hop_start_ns));
+  const uint64_t hop_ns = now_ns - batch.hop_start_ns, overhead_ns = hop_ns - std::min(hop_ns, uint64_t{reply.work_ns});
+  statistics_.hop_overhead_ns.Add(overhead_ns);
+  // A reply that came while the S-Part attended itself lay there unseen.
+  uint64_t& least_ns = reply.work_ns > batch.hop_attend_ns ? batch.hop_overhead_ns : batch.hop_bound_ns;
+  if (least_ns == 0 || overhead_ns < least_ns) least_ns = overhead_ns;
   statistics_.home_last_reply_ns[home].store(now_ns, std::memory_order_relaxed);
   statistics_.home_work_ns[home].Add(reply.work_ns);
   if (!record_.on()) return;
@@ -231,6 +235,8 @@ bool Pipeline::Advance(int m) {
           return true;
         }
         PostHops(m);
+        // With no hop to wait for, the next stage would run within StartStage, and others' replies would lie there.
+        if (batch.homes_missing == 0 && in_steps_ > 1 && !stages_->asynchronous()) return true;
         break;
       case State::kHop:
         if (batch.homes_missing > 0) return moved;
@@ -275,6 +281,14 @@ void Pipeline::FailStep(int m) {
   }
 }
 
+// How long the S-Part has attended itself since it was last asked.
+uint64_t Pipeline::TakeAttendTime(int m) {
+  const uint64_t attend_ns = std::exchange(batches_[m].table.attend_ns, 0);
+  batches_[m].attend_ns += attend_ns;
+  statistics_.stage_attend_ns.Add(attend_ns);
+  return attend_ns;
+}
+
 void Pipeline::EndStage(int m) {
   MicroBatch& batch = batches_[m];
   batch.stage_end_ns = Now();
@@ -284,8 +298,9 @@ void Pipeline::EndStage(int m) {
   s_busy_since_ns_ = batch.stage_end_ns;
   --stages_open_;
   statistics_.stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
+  const uint64_t attend_ns = TakeAttendTime(m);
   if (batch.stage > 0 && batch.stage < options_.layers) {
-    batch.stages_busy_ns += busy_ns;
+    batch.stages_busy_ns += busy_ns - std::min(busy_ns, attend_ns);
     statistics_.layer_stages.Add(1);
     statistics_.layer_stage_ns.Add(batch.stage_end_ns - batch.stage_start_ns);
   }
@@ -320,7 +335,10 @@ void Pipeline::PostHops(int m) {
     statistics_.home_posts[h].Add(1);
   }
   if (record) record_.Post({m, batch.step}, batch.stage, batch.hop_start_ns, Now(), batch.homes_missing);
-  if (batch.homes_missing > 0 && !batch.s_part_failed) stages_->AttendMeanwhile(m, batch.stage, batch.table);
+  batch.hop_attend_ns = 0;
+  if (batch.homes_missing == 0 || batch.s_part_failed) return;
+  stages_->AttendMeanwhile(m, batch.stage, batch.table);
+  batch.hop_attend_ns = TakeAttendTime(m);
 }
 
 // The row's sequence ends at the step boundary; its rows go on as zeros until then. False: the home has no such row.

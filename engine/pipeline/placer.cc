@@ -11,13 +11,15 @@ namespace {
 constexpr uint64_t kHeadWaitNs = 5'000'000'000;
 // So long does a refusal hold of which nothing has changed but the time.
 constexpr uint64_t kRefusalNs = 100'000;
+// Another number of micro-batches is used once it was so much faster for so many steps on end.
+constexpr double kCountGainMin = 1.03;
+constexpr int kCountSteps = 64;
 
 StepCostTracker::Start StartOfCosts(const BatchLimits& limits) {
   StepCostTracker::Start start;
   if (limits.calibrated != nullptr) start.calibrated = *limits.calibrated;
   start.layers = limits.layers;
   start.micro_batches = limits.micro_batches;
-  start.share_cores = limits.share_cores;
   start.weight_bytes = static_cast<double>(limits.weight_bytes);
   start.kv_token_bytes = static_cast<double>(limits.page_bytes) / kPageTokens / limits.layers;
   return start;
@@ -97,6 +99,9 @@ void Placer::LookAtHomes() {
     known &= home.read_rate > 0;
   }
   planned_ = near && known;
+  counts_only_ = !planned_ && limits_.adapts;
+  other_count_better_ = 0;
+  if (counts_only_ && plan_ != StepPlan::kTogether) plan_ = StepPlan::kMixed;
 }
 
 // All rates are known, and so far apart that it matters.
@@ -190,8 +195,8 @@ int Placer::PlaceAtLongestLived(const Sequence& sequence, int m) const {
     if (best < 0 || homes_[h].number < homes_[best].number) best = h;
   }
   if (best < 0 || !HasRoom(best, counts_.Most(sequence.length))) return -1;
-  const bool takes = planned_ ? Takes(m, homes_[best].near) : micro_batches_.IsSmallest(m);
-  return takes ? best : -1;
+  const bool by_plan = planned_ || counts_only_;
+  return (by_plan ? Takes(m, homes_[best].near) : micro_batches_.IsSmallest(m)) ? best : -1;
 }
 
 Seats Placer::SeatsAt(const Sequence& sequence, int home) const {
@@ -215,7 +220,7 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
     home = PlaceAtLongestLived(*ready_[*head], m);
   } else if (planned_) {
     home = PlaceByPlan(*ready_[*head], m, now_ns);
-  } else if (micro_batches_.IsSmallest(m)) {
+  } else if (counts_only_ ? Takes(m, /*near=*/false) : micro_batches_.IsSmallest(m)) {
     home = PlaceSequence(*ready_[*head], Kind::kAny);
   }
   if (home >= 0) return SeatsAt(*ready_[*head], home);
@@ -223,19 +228,30 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
   return {};
 }
 
-// Near as long as there is room. Else it waits for that, or goes to a far home: as is best for all that wait. Whoever
-// is computed near goes where near ones are.
+// Near as long as there is room, or as that is better. Else it waits for that, or goes to a far home: as is best for
+// all that wait. Whoever is computed near goes where near ones are.
 int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
   if (head.head_since_ns == 0) head.head_since_ns = now_ns;
   PlanInputs inputs = InputsOfPlan();
   if (!HasFar(inputs)) plan_ = StepPlan::kNear;
-  if (const int home = PlaceSequence(head, Kind::kNear); home >= 0) return Takes(m, /*near=*/true) ? home : -1;
+  const int near = PlaceSequence(head, Kind::kNear);
+  if (near >= 0 && limits_.near_first) return Takes(m, /*near=*/true) ? near : -1;
   const int home = PlaceSequence(head, Kind::kFar);
-  if (home < 0) return -1;
-  AddWaiting(head, &inputs);
-  const Placement placement = ChoosePlacement(plan_, inputs, MustGoFar(head, now_ns));
-  if (!placement.far) return -1;
-  const StepPlan held = std::exchange(plan_, placement.plan);
+  if (home < 0 && near < 0) return -1;
+  StepPlan plan = plan_;
+  if (near >= 0) {
+    const HomeLoad more = {.sequences = 1, .tokens = static_cast<double>(counts_.Most(head.length)) * kPageTokens};
+    if (home < 0 || !IsBetterFar(inputs, more, near, home)) return Takes(m, /*near=*/true) ? near : -1;
+    inputs.held.homes[home].sequences += more.sequences;
+    inputs.held.homes[home].tokens += more.tokens;
+    plan = ChoosePlan(plan_, inputs);
+  } else {
+    AddWaiting(head, &inputs);
+    const Placement placement = ChoosePlacement(plan_, inputs, MustGoFar(head, now_ns));
+    if (!placement.far) return -1;
+    plan = placement.plan;
+  }
+  const StepPlan held = std::exchange(plan_, plan);
   if (Takes(m, /*near=*/ChoosePrefillHome(head, home) >= 0)) return home;
   plan_ = held;  // it holds from when the first goes by it
   return -1;
@@ -285,8 +301,25 @@ void Placer::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
   }
 }
 
+// Whether all sequences sit in one micro-batch, or evenly in all of them.
+void Placer::ChooseCount() {
+  const PlanInputs inputs = InputsOfPlan();
+  if (micro_batches_.active() < 2 || !costs_.Knows(inputs.held)) {
+    other_count_better_ = 0;
+    return;
+  }
+  const bool together = plan_ == StepPlan::kTogether;
+  const double gain = GainTogether(inputs);
+  other_count_better_ = (together ? 1 / gain : gain) > kCountGainMin ? other_count_better_ + 1 : 0;
+  if (other_count_better_ < kCountSteps) return;
+  plan_ = together ? StepPlan::kMixed : StepPlan::kTogether;
+  other_count_better_ = 0;
+  ++changes_;
+}
+
 bool Placer::Replan() {
-  if (!planned_) return false;
+  if (counts_only_) ChooseCount();
+  if (!planned_) return counts_only_;
   const StepPlan plan = ChoosePlan(plan_, InputsOfPlan());
   changes_ += std::exchange(plan_, plan) != plan;
   return true;
@@ -310,7 +343,8 @@ bool Placer::Takes(int m, bool near) const {
   return plan_ != StepPlan::kApart || near || micro_batches_.IsSmallest(m, 1);
 }
 
-// The micro-batch with a place that has the fewest members of the kind, if it has two fewer than m; else m.
+// The micro-batch with a place that has the fewest members of the kind, if it has two fewer than m; else m. Where no
+// plan was made for near and far ones, it has to have fewer by more than an eighth: who moves sits out a step.
 int Placer::EvenUp(int m, bool near) const {
   int least = m;
   for (int other = 0; other < micro_batches_.count(); ++other) {
@@ -318,7 +352,8 @@ int Placer::EvenUp(int m, bool near) const {
       least = other;
     }
   }
-  return micro_batches_.Count(least, near) + 2 <= micro_batches_.Count(m, near) ? least : m;
+  const size_t here = micro_batches_.Count(m, near), difference = counts_only_ ? 2 + here / 8 : 2;
+  return micro_batches_.Count(least, near) + difference <= here ? least : m;
 }
 
 // One whose rows are to be pushed stays: they lie in memory of its micro-batch.

@@ -27,10 +27,11 @@ struct Seats {
   int push_home = -1;  // stores its prompt meanwhile, and is its home afterwards; -1: `home` is
 };
 
-// Decides which home and which micro-batch sequences go to. Where the S-Part's device is a home, a near one, and all
-// homes say how fast they read, new sequences go there while it has room, and to others, far ones, only if more tokens
-// come of it; and a plan says which micro-batches they go to (decision 0020, placement.h). Else micro-batches grow
-// evenly, and all homes are used.
+// Decides which home and which micro-batch sequences go to (decision 0020, placement.h). Where the S-Part attends to a
+// home itself, a near one, and all homes say how fast they read, a plan says which micro-batches near and far ones go
+// to. A GPU's memory is filled first, and others get sequences only if more tokens come of it; where the near home is a
+// CPU's, each sequence goes where it gives more tokens. Without a near home all homes are used, and micro-batches grow
+// evenly, or, if that is fixed for no one, as many of them are used as are fastest.
 //
 // Owns: what it knows of homes, and of what steps cost. It reads the ledger, the members and the queue, and changes
 // nothing there.
@@ -101,6 +102,7 @@ class Placer {
   Seats SeatsAt(const Sequence& sequence, int home) const;
   bool MustGoFar(const Sequence& head, uint64_t now_ns) const;
   void LookAtHomes();  // for planned_
+  void ChooseCount();
   PlanInputs InputsOfPlan() const;
   void AddWaiting(const Sequence& head, PlanInputs* inputs) const;
   bool IsFor(int m, bool near) const;
@@ -126,7 +128,10 @@ class Placer {
   uint64_t changes_ = 0;
   // Where micro-batches are filled by a plan: a home is near, and all that a plan is made of is known.
   bool planned_ = false;
+  // Where none is near: the plan says only whether one micro-batch is used or all.
+  bool counts_only_ = false;
   StepPlan plan_ = StepPlan::kNear;  // that holds
+  int other_count_better_ = 0;       // so many times in a row, as ChooseCount found
 };
 
 }  // namespace fastdecode

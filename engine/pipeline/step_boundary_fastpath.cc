@@ -233,7 +233,7 @@ void Pipeline::FillTable(int m) {
   batch.home_tokens.fill(0);
   batch.load = {};
   batch.home_work_ns.fill(0);
-  batch.stages_busy_ns = 0;
+  batch.stages_busy_ns = batch.attend_ns = batch.hop_overhead_ns = batch.hop_bound_ns = 0;
   batch.has_chunks = false;
   batch.whole = true;
   batch.sampled.Clear();

@@ -59,6 +59,9 @@ void Pipeline::NoteCosts(int m, uint64_t now_ns) {
     took.home_us[h] = static_cast<double>(batch.home_work_ns[h]) * kUs / options_.layers;
   }
   if (options_.layers > 1) took.stage_us = static_cast<double>(batch.stages_busy_ns) * kUs / (options_.layers - 1);
+  took.near_us = static_cast<double>(batch.attend_ns) * kUs / options_.layers;
+  took.hop_us = static_cast<double>(batch.hop_overhead_ns) * kUs;
+  took.hop_bound_us = static_cast<double>(batch.hop_bound_ns) * kUs;
   took.has_chunks = batch.has_chunks;
   if (batch.finished_ns != 0) took.round_us = static_cast<double>(now_ns - batch.finished_ns) * kUs;
   const StepForecast forecast = batcher_.costs().Note(m, batch.load, took);

@@ -14,7 +14,7 @@ namespace fastdecode {
 
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 // Every field of an engine with its name.
 template <class Engine, class Each>
@@ -30,6 +30,7 @@ void ForEachField(Engine& engine, Each&& each) {
   each("kv_type", engine.kv_type);
   each("isa", engine.isa);
   each("core_plan", engine.core_plan);
+  each("home_kinds", engine.home_kinds);
 }
 
 // The costs that are one number each.
@@ -192,7 +193,6 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& option, const std
   calibration.homes = costs.ReadHomes(calibration.costs);
   if (!costs.status().ok()) return costs.status();
   calibration.costs.layers = calibration.engine.layers;
-  calibration.costs.share_cores = calibration.engine.core_plan == "shared";
   FieldReader rest(where, json);
   rest.Read("fastdecode", calibration.version);
   rest.Read("machine", calibration.machine);

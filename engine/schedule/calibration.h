@@ -13,10 +13,11 @@ namespace fastdecode {
 // What step costs depend on, and must be the same where they are used.
 struct CalibratedEngine {
   int layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0;
-  std::string compute;    // "bf16"
-  std::string kv_type;    // "int8"
-  std::string isa;        // "avx512bf16"; of the S-Part's CPU
-  std::string core_plan;  // "shared" or "split"
+  std::string compute;     // "bf16"
+  std::string kv_type;     // "int8"
+  std::string isa;         // "avx512bf16"; of the S-Part's CPU
+  std::string core_plan;   // "shared" or "split"
+  std::string home_kinds;  // "near", which the S-Part attends to itself, "far" or "near and far"
 
   friend bool operator==(const CalibratedEngine&, const CalibratedEngine&) = default;
 };

@@ -170,6 +170,22 @@ StepPlan ChoosePlan(StepPlan held, const PlanInputs& inputs) {
   return HasFar(inputs) ? BestPlan(held, inputs).plan : StepPlan::kNear;
 }
 
+bool IsBetterFar(const PlanInputs& inputs, const HomeLoad& more, int near, int far) {
+  const auto rate_with = [&](int home) {
+    PlanInputs with = inputs;
+    HomeLoad& load = with.held.homes[static_cast<size_t>(home)];
+    load.sequences += more.sequences;
+    load.tokens += more.tokens;
+    // No plan is preferred for having been there.
+    return HasFar(with) ? BestPlan(StepPlan::kNear, with).rate : TokenRate(StepPlan::kNear, with);
+  };
+  return rate_with(far) > rate_with(near);
+}
+
+double GainTogether(const PlanInputs& inputs) {
+  return TokenRate(StepPlan::kTogether, inputs) / TokenRate(StepPlan::kMixed, inputs);
+}
+
 Placement ChoosePlacement(StepPlan held, const PlanInputs& inputs, bool must_go) {
   const double share = FarShare(inputs), count = must_go ? std::max(share, 1.0) : share;
   if (count < 1) return {false, held};

@@ -48,6 +48,14 @@ double FarShare(const PlanInputs& inputs);
 // The best for those who are at homes. The one that held is left only for one that is a tenth better.
 StepPlan ChoosePlan(StepPlan held, const PlanInputs& inputs);
 
+// Whether one more sequence, which brings `more`, gives more tokens at far home `far` than at near home `near`, each
+// time with the best plan for it. Ties go near.
+bool IsBetterFar(const PlanInputs& inputs, const HomeLoad& more, int near, int far);
+
+// How much faster the S-Part and the homes are, for those who are there, with all in one micro-batch than evenly over
+// all of them (2: twice as fast). REQUIRES: somebody is there, and costs are known.
+double GainTogether(const PlanInputs& inputs);
+
 // Whether FarShare more at far homes give more tokens than nobody more there, and by which plan: with nobody there yet,
 // by more than the model may be wrong. must_go: one at least goes there.
 Placement ChoosePlacement(StepPlan held, const PlanInputs& inputs, bool must_go);

@@ -37,7 +37,6 @@ double NearUs(const StepCosts& costs, const MicroBatchLoad& load) {
 StepCostTracker::StepCostTracker(const Start& start) : is_calibrated_(start.calibrated.has_value()), start_(start) {
   if (is_calibrated_) costs_ = *start.calibrated;
   costs_.layers = start.layers;
-  costs_.share_cores = start.share_cores;
   costs_.home_limit = 0;
 }
 
@@ -62,11 +61,20 @@ void StepCostTracker::AddHome(int home, double read_rate, bool near) {
   Apply();
 }
 
+bool StepCostTracker::Knows(const MicroBatchLoad& load) const {
+  if (is_calibrated_) return true;
+  for (size_t h = 0; h < costs_.home_limit; ++h) {
+    if (load.homes[h].sequences > 0 && costs_.homes[h].tokens_max == 0) return false;  // none was learned
+  }
+  return costs_.stage.count > 0;
+}
+
 StepForecast StepCostTracker::Note(int m, const MicroBatchLoad& load, const MeasuredStep& took) {
   loads_[static_cast<size_t>(m)] = load;
   const RoundTimes round = PredictRound(costs_, loads_.data(), start_.micro_batches);
   StepForecast forecast;
-  if (took.stage_us > 0) forecast.stage_us = round.s_factor * (costs_.stage.At(load.rows) + NearUs(costs_, load));
+  const double near_us = took.near_us > 0 ? 0 : NearUs(costs_, load);
+  if (took.stage_us > 0) forecast.stage_us = round.s_factor * (costs_.stage.At(load.rows) + near_us);
   if (took.round_us > 0 && !took.has_chunks) forecast.round_us = round.us;
   if (is_calibrated_) {
     Correct(load, took, round, forecast.stage_us);
@@ -85,22 +93,60 @@ void StepCostTracker::Correct(const MicroBatchLoad& load, const MeasuredStep& to
     const double expected_us = round.r_factor * HomeUs(start_.calibrated->homes[h], load.homes[h]);
     if (expected_us > 0) homes_[h].factor = Follow(homes_[h].factor, took.home_us[h], expected_us);
   }
+  const int near = took.has_chunks || took.near_us <= 0 ? -1 : SlowestNearHome(load);
+  if (near < 0) return;
+  const double expected_us = round.s_factor * HomeUs(start_.calibrated->homes[near], load.homes[near]);
+  if (expected_us > 0) homes_[near].factor = Follow(homes_[near].factor, took.near_us, expected_us);
 }
 
 void StepCostTracker::Learn(const MicroBatchLoad& load, const MeasuredStep& took, const RoundTimes& round) {
+  // Chunks' rows would make a line through far fewer decode rows meaningless.
+  if (took.has_chunks) return;
   // However little the near homes leave, some of a stage is the S-Part's.
   if (took.stage_us > 0) {
-    LearnStage(load.rows, std::max(took.stage_us - NearUs(costs_, load), took.stage_us / 10));
+    const double near_us = took.near_us > 0 ? 0 : NearUs(costs_, load);
+    LearnStage(load.rows, std::max(took.stage_us - near_us, took.stage_us / 10));
   }
-  if (took.has_chunks) return;
+  if (const int near = SlowestNearHome(load); took.near_us > 0 && near >= 0) {
+    LearnHome(static_cast<size_t>(near), load.homes[near], took.near_us);
+  }
   for (size_t h = 0; h < costs_.home_limit; ++h) {
     if (took.home_us[h] > 0 && load.homes[h].sequences > 0) LearnHome(h, load.homes[h], took.home_us[h]);
   }
+  LearnHop(took);
   if (took.round_us <= 0 || took.stage_us <= 0) return;
   // At most twice what it was, however long something held the step up.
   const double bound_us = rest_us_ < 0 ? round.us : 2 * rest_us_ + 1;
   const double rest_us = std::clamp(took.round_us - (round.us - costs_.boundary_us), 0.0, bound_us);
   rest_us_ = rest_us_ < 0 ? rest_us : rest_us_ + kHalfLifeShare * (rest_us - rest_us_);
+}
+
+// The near home whose time the S-Part's attention took: several attend side by side. -1: it had nothing at any.
+int StepCostTracker::SlowestNearHome(const MicroBatchLoad& load) const {
+  int slowest = -1;
+  double most_us = -1;
+  for (size_t h = 0; h < costs_.home_limit; ++h) {
+    if (!costs_.homes[h].near || load.homes[h].sequences <= 0) continue;
+    const double us = HomeUs(costs_.homes[h], load.homes[h]);
+    if (us <= most_us) continue;
+    most_us = us;
+    slowest = static_cast<int>(h);
+  }
+  return slowest;
+}
+
+// With several micro-batches a reply may be there long before the S-Part's stage for another one is over.
+void StepCostTracker::LearnHop(const MeasuredStep& took) {
+  const auto has_rows = [](const MicroBatchLoad& each) { return each.rows > 0; };
+  const bool seen_at_once = std::count_if(loads_.begin(), loads_.end(), has_rows) == 1;
+  double& hop_us = costs_.hop_us;
+  if (took.hop_us > 0 && seen_at_once) {
+    hop_us = hop_us == 0 ? took.hop_us : hop_us + kHalfLifeShare * (took.hop_us - hop_us);
+    return;
+  }
+  for (const double bound_us : {took.hop_us, took.hop_bound_us}) {
+    if (bound_us > 0 && (hop_us == 0 || bound_us < hop_us)) hop_us = bound_us;
+  }
 }
 
 void StepCostTracker::LearnStage(double rows, double us) {

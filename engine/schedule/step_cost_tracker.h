@@ -14,7 +14,12 @@ namespace fastdecode {
 // What one step of one micro-batch took.
 struct MeasuredStep {
   double stage_us = 0;                             // of the S-Part, the mean of its whole layers; 0: there is none
+  double near_us = 0;                              // of near homes, the mean of the layers, which stage_us is without;
+                                                   // 0: there are none, or they are in stage_us
   std::array<double, kHomesOfModelMax> home_us{};  // each home's work, the mean of the layers; 0: it had none
+  double hop_us = 0;                               // the shortest hop took so long without the home's work; 0: no
+                                                   // reply was seen at once...
+  double hop_bound_us = 0;                         // ...but one took no longer than this; 0: there was none
   double round_us = 0;                             // from the end of the step before; 0: it did not follow at once
   bool has_chunks = false;                         // homes computed prompt chunks, which say nothing of decode rows
 };
@@ -38,7 +43,6 @@ class StepCostTracker {
     std::optional<StepCosts> calibrated;
     int layers = 1;
     int micro_batches = 1;
-    bool share_cores = false;   // S-Part and homes take turns on the same cores
     double weight_bytes = 0;    // that a step of the S-Part reads; 0: not known
     double kv_token_bytes = 0;  // of one token in one layer
   };
@@ -53,6 +57,8 @@ class StepCostTracker {
   // Micro-batch m has no rows now.
   void NoteIdle(int m) { loads_[static_cast<size_t>(m)].rows = 0; }
 
+  // Whether it knows what the S-Part and the homes cost that have something in this load.
+  bool Knows(const MicroBatchLoad& load) const;
   // The costs as they are now.
   const StepCosts& costs() const { return costs_; }
   bool calibrated() const { return is_calibrated_; }
@@ -79,6 +85,8 @@ class StepCostTracker {
 
   void Correct(const MicroBatchLoad& load, const MeasuredStep& took, const RoundTimes& round, double stage_us);
   void Learn(const MicroBatchLoad& load, const MeasuredStep& took, const RoundTimes& round);
+  void LearnHop(const MeasuredStep& took);
+  int SlowestNearHome(const MicroBatchLoad& load) const;
   void LearnStage(double rows, double us);
   void LearnHome(size_t home, const HomeLoad& load, double us);
   void Apply();

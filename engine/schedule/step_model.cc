@@ -14,7 +14,6 @@ struct LayerWork {
   double stages_us = 0;  // with near homes' attention
   double longest_path_us = 0;
   double longest_round_us = 0;  // of one micro-batch's path through all layers, with what it does between its steps
-  double paths_us = 0;          // one after the other
 };
 
 // The S-Part's stages and the homes' hops of one layer for all micro-batches. `s` and `r`: how much longer they take.
@@ -44,7 +43,6 @@ LayerWork AddUp(const StepCosts& costs, const MicroBatchLoad* loads, int micro_b
     const double path_us = stage_us + std::max(near_us, hop_us);
     work.longest_path_us = std::max(work.longest_path_us, path_us);
     work.longest_round_us = std::max(work.longest_round_us, costs.layers * path_us + BetweenUs(costs, load.rows));
-    work.paths_us += path_us;
   }
   return work;
 }
@@ -68,10 +66,6 @@ Layer LayerOf(const StepCosts& costs, const LayerWork& work) {
     layer.us = us;
     layer.limit = limit;
   };
-  if (costs.share_cores) {
-    longest(work.paths_us, RoundLimit::kPath);
-    return layer;
-  }
   longest(work.stages_us, RoundLimit::kSPart);
   longest(layer.home_us, RoundLimit::kHome);
   longest(work.link_us, RoundLimit::kLink);
@@ -90,7 +84,7 @@ double RoundUs(const StepCosts& costs, const LayerWork& work, double layer_us, c
     ++count;
   }
   const double layers_us = costs.layers * layer_us;
-  if (costs.share_cores || count <= 1) return layers_us + between_us;
+  if (count <= 1) return layers_us + between_us;
   const double slack_us = std::max(0.0, layer_us - work.stages_us) * (count - 1) / count;
   double round_us = layers_us;
   for (int m = 0; m < micro_batches; ++m) {
@@ -128,7 +122,8 @@ double CostCurve::At(double at) const {
   size_t next = 1;
   while (next + 1 < count && size[next] < at) ++next;
   const double share = (at - size[next - 1]) / (size[next] - size[next - 1]);
-  return std::max(0.0, us[next - 1] + share * (us[next] - us[next - 1]));
+  const double on_line = us[next - 1] + share * (us[next] - us[next - 1]);
+  return at <= size[next] ? on_line : std::clamp(on_line, us[next], us[next] * at / size[next]);
 }
 
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches) {
@@ -146,7 +141,7 @@ RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int
   round.us = RoundUs(costs, work, layer.us, loads, micro_batches);
   // Each side is slowed by how busy the other one is, which follows from how long the round takes. One micro-batch by
   // itself is never at both.
-  const bool overlaps = active > 1 && !costs.share_cores;
+  const bool overlaps = active > 1;
   for (int i = 0; i < 2 && overlaps && round.us > 0; ++i) {
     round.s_factor = 1 + costs.s_slowed * costs.layers * layer.home_us / round.us;
     round.r_factor = 1 + costs.r_slowed * (costs.layers * work.stages_us + between_us) / round.us;

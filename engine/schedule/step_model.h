@@ -11,8 +11,8 @@ namespace fastdecode {
 // How long a step takes: FastDecode's performance model (arXiv 2403.11421, section 5), with several micro-batches,
 // homes that differ, what a hop costs, and memory that both sides read. All times are in microseconds.
 
-// What something costs by its size: points, and straight lines between them and on from the last two. Below the first
-// point it costs as much as there.
+// What something costs by its size: points, and straight lines between them. Below the first point it costs as much as
+// there. Beyond the last one the line goes on from the last two, but costs neither fall nor grow faster than the size.
 struct CostCurve {
   static constexpr size_t kPointsMax = 16;
   size_t count = 0;  // 0: nothing is known, and it costs nothing
@@ -62,7 +62,6 @@ struct StepCosts {
   // While the other side reads memory all the time, this one takes so much longer (0.1: a tenth), with several
   // micro-batches.
   double s_slowed = 0, r_slowed = 0;
-  bool share_cores = false;              // S-Part and homes take turns on the same cores: nothing overlaps
   size_t home_limit = kHomesOfModelMax;  // homes in use lie below it
   std::array<HomeCosts, kHomesOfModelMax> homes{};
 };
@@ -104,8 +103,8 @@ double BetweenUs(const StepCosts& costs, double rows);
 
 // Micro-batches follow each other through the S-Part and their homes, layer by layer. With one or two the layers are
 // exact for the costs given; three and more may take up to 7 % longer where some have no sequences at a home. What the
-// S-Part does between steps hides behind the homes of other micro-batches as far as it fits there: that is exact for one
-// micro-batch, and for two where hops take no time, else right to 3 % with eight layers and to 8 % with two.
+// S-Part does between steps hides behind the homes of other micro-batches as far as it fits there: that is exact for
+// one micro-batch, and for two where hops take no time, else right to 3 % with eight layers and to 8 % with two.
 RoundTimes PredictRound(const StepCosts& costs, const MicroBatchLoad* loads, int micro_batches);
 
 }  // namespace fastdecode

@@ -67,6 +67,7 @@ struct StepTable {
   std::vector<LogitRow> logits;      // [logit_rows], ascending by row
   std::vector<HomeArea> home_areas;  // [homes]
   StageTrace* trace = nullptr;       // to be filled in during a stage; null: nobody asks
+  uint64_t attend_ns = 0;            // stages on a CPU add for how long they attended to sequences of StageHomes
 };
 
 enum class StageState : uint8_t {

@@ -58,6 +58,7 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
   const bool all_local = std::all_of(endpoints.begin(), endpoints.end(), is_local);
   CoreChoice choice;
   choice.micro_batches = SplitMicroBatches(options);
+  choice.adapts = options.micro_batches == 0;
   if (options.core_plan == Options::CorePlanMode::kSplit) {
     choice.reason = "--core-plan split";
     return choice;
@@ -90,16 +91,18 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
     if (options.s_threads > 0) split_because = "--s-threads is given";
     if (!options.r_cores.empty()) split_because = "--r-cores is given";
     if (!options.s_cores.empty()) split_because = "--s-cores is given";
-    if (!all_local) split_because = "a home is in another process";
+    if (std::none_of(endpoints.begin(), endpoints.end(), is_local)) split_because = "no home is in this process";
     if (gpu) split_because = "the S-Part runs on a GPU";
     if (split_because != nullptr) {
       choice.reason = absl::StrCat("--core-plan auto: ", split_because);
       return choice;
     }
-    choice.reason = "--core-plan auto: the S-Part is on the CPU and every home in this process";
+    choice.reason = absl::StrCat("--core-plan auto: the S-Part is on the CPU and ", all_local ? "every" : "a",
+                                 " home in this process");
   }
   choice.share = true;
-  choice.micro_batches = std::max(1, options.micro_batches);
+  if (all_local) choice.micro_batches = 1;  // nothing to alternate with
+  choice.adapts = options.micro_batches == 0 && choice.micro_batches > 1;
   return choice;
 }
 
@@ -110,7 +113,8 @@ PollMode ChoosePoll(const Options& options, const CorePlan& plan) {
   return options.poll == Options::Poll::kAuto ? PollMode::kWatch : PollMode::kSpin;
 }
 
-RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home) {
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context,
+                     bool places_for_all) {
   RPartShape shape;
   shape.layers = static_cast<uint32_t>(spec.layers);
   shape.kv_heads = static_cast<uint32_t>(spec.kv_heads);
@@ -129,23 +133,23 @@ RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType 
     shape.sliding_window = static_cast<uint32_t>(spec.sliding_window);
   }
   shape.micro_batches = static_cast<uint32_t>(SplitMicroBatches(options));
-  shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options, gpu_home) + options.prefill_chunk);
+  shape.max_rows = static_cast<uint32_t>(SequencesPerMicroBatch(options, places_for_all) + options.prefill_chunk);
   shape.max_context = static_cast<uint32_t>(max_context);
   return shape;
 }
 
 absl::Status CheckSequences(const Options& options) {
-  const int sequences = SequencesPerMicroBatch(options, /*gpu_home=*/false);
+  const int sequences = SequencesPerMicroBatch(options, /*places_for_all=*/false);
   if (sequences <= kRosterEntriesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--max-sequences: %d over %d micro-batches are %d a micro-batch, more than the %d that it can have",
       options.max_sequences, SplitMicroBatches(options), sequences, kRosterEntriesMax));
 }
 
-int SequencesPerMicroBatch(const Options& options, bool gpu_home) {
+int SequencesPerMicroBatch(const Options& options, bool places_for_all) {
   const int micro_batches = SplitMicroBatches(options);
   const int share = (options.max_sequences + micro_batches - 1) / micro_batches;
-  return gpu_home ? std::max(share, std::min(options.max_sequences, kRosterEntriesMax)) : share;
+  return places_for_all ? std::max(share, std::min(options.max_sequences, kRosterEntriesMax)) : share;
 }
 
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints) {
@@ -156,6 +160,15 @@ absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>
   return absl::InvalidArgumentError(
       absl::StrFormat("--hop-timeout-ms: %d is less than %d: a home on another host tells of its progress every %d ms",
                       options.hop_timeout_ms, kFabricMsMin, kHeartbeatMs));
+}
+
+std::string HomeKinds(const std::vector<Endpoint>& endpoints, bool share) {
+  using Kind = Endpoint::Kind;
+  const auto is_near = [share](const Endpoint& endpoint) {
+    return endpoint.kind == Kind::kGpu || (endpoint.kind == Kind::kLocal && share);
+  };
+  if (std::all_of(endpoints.begin(), endpoints.end(), is_near)) return "near";
+  return std::none_of(endpoints.begin(), endpoints.end(), is_near) ? "far" : "near and far";
 }
 
 bool HasGpuHome(const std::vector<Endpoint>& endpoints) {

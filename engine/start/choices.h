@@ -33,7 +33,8 @@ absl::StatusOr<int> ChooseContext(const Options& options, const ModelSpec& spec)
 struct CoreChoice {
   bool share = false;     // one team on all of them does the work of both
   int micro_batches = 0;  // in flight
-  std::string reason;     // "--core-plan auto: a home is in another process"
+  bool adapts = false;    // how many of them are used follows what steps cost
+  std::string reason;     // "--core-plan auto: no home is in this process"
 };
 // `gpu`: the S-Part runs on one. Errors: InvalidArgument, naming option and value, for a plan that these homes, this
 // S-Part or --micro-batches do not go with.
@@ -42,15 +43,18 @@ absl::StatusOr<CoreChoice> ChooseCorePlan(const Options& options, const std::vec
 int SplitMicroBatches(const Options& options);
 
 PollMode ChoosePoll(const Options& options, const CorePlan& plan);
-// The R-Part's view of the model under these options. gpu_home: one of the homes is the S-Part's GPU.
-RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context, bool gpu_home);
+// The R-Part's view of the model under these options. places_for_all: as SequencesPerMicroBatch has it.
+RPartShape MakeShape(const ModelSpec& spec, const Options& options, ElementType type, int max_context,
+                     bool places_for_all);
 // InvalidArgument if micro-batches that share all sequences evenly have more than one roster names.
 absl::Status CheckSequences(const Options& options);
-// Places of one micro-batch: an even share of all sequences; beside a GPU as a home, whose sequences are all in one,
-// all of them, as far as one roster names them.
-int SequencesPerMicroBatch(const Options& options, bool gpu_home);
+// Places of one micro-batch: an even share of all sequences; or for all of them, as far as one roster names them, where
+// micro-batches are not filled evenly: StartPlan::places_for_all.
+int SequencesPerMicroBatch(const Options& options, bool places_for_all);
 // InvalidArgument if a home on another host would be lost before it can tell of its progress.
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints);
+// Whether the S-Part attends to homes itself, or homes of their own threads do: "near", "far" or "near and far".
+std::string HomeKinds(const std::vector<Endpoint>& endpoints, bool share);
 // Whether one of the homes is the S-Part's GPU.
 bool HasGpuHome(const std::vector<Endpoint>& endpoints);
 // What a GPU as a home asks for. Errors: InvalidArgument, naming option and value.

@@ -62,7 +62,7 @@ absl::Status Engine::Start() {
   absl::StatusOr<Topology> topology = Topology::Discover();
   if (!topology.ok()) return topology.status();
   if (absl::Status bad = ChooseCores(*topology, *endpoints, gpu); !bad.ok()) return bad;
-  absl::StatusOr<StartPlan> planned = PlanStart(options_, spec_, *endpoints, gpu, DetectIsa());
+  absl::StatusOr<StartPlan> planned = PlanStart(options_, spec_, *endpoints, core_choice_, gpu, DetectIsa());
   if (!planned.ok()) return planned.status();
   plan_ = *std::move(planned);
   if (absl::Status bad = TakeCalibration(); !bad.ok()) return bad;
@@ -164,8 +164,10 @@ absl::Status Engine::ChooseCores(const Topology& topology, const std::vector<End
   // A team's threads wait for each other several times a layer: the more of them, the more often for one whose core is
   // taken.
   if (core_choice_.share && cores_.plan.contended && options_.core_plan == Options::CorePlanMode::kAuto) {
-    core_choice_ = {false, SplitMicroBatches(options_),
-                    "--core-plan auto: other processes or a CPU quota leave less than these cores"};
+    core_choice_ = {};
+    core_choice_.micro_batches = SplitMicroBatches(options_);
+    core_choice_.adapts = options_.micro_batches == 0;
+    core_choice_.reason = "--core-plan auto: other processes or a CPU quota leave less than these cores";
     cores_ = {};  // not taken any more, least of all from itself
     if (absl::Status bad = PlanCoresFor(topology, local_homes); !bad.ok()) return bad;
   }
@@ -216,7 +218,7 @@ absl::Status Engine::LoadModel(const ModelFiles& files, const Topology& topology
   SPartPlace place;
   place.type = plan_.type;
   place.shape = plan_.shape;
-  place.sequences_max = SequencesPerMicroBatch(options_, plan_.gpu_home);
+  place.sequences_max = SequencesPerMicroBatch(options_, plan_.places_for_all);
   place.device = std::move(device);
   place.is_home = plan_.gpu_home;
   place.pushes = plan_.gpu_home && plan_.several_endpoints;
@@ -263,7 +265,9 @@ absl::Status Engine::StartRecordServer() {
 void Engine::StartPipeline(PollMode poll) {
   PipelineOptions options;
   options.limits.micro_batches = options_.micro_batches;
-  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_, plan_.gpu_home));
+  options.limits.sequences_max = static_cast<uint32_t>(SequencesPerMicroBatch(options_, plan_.places_for_all));
+  options.limits.adapts = plan_.adapts;
+  options.limits.near_first = plan_.gpu_home;
   options.limits.rows_max = plan_.shape.max_rows;
   options.limits.chunk_tokens_max = static_cast<uint32_t>(options_.prefill_chunk);
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
@@ -271,7 +275,6 @@ void Engine::StartPipeline(PollMode poll) {
   options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
   options.limits.layers = spec_.layers;
   options.limits.calibrated = calibration_.has_value() ? &calibration_->costs : nullptr;
-  options.limits.share_cores = core_choice_.share;
   options.limits.weight_bytes = spart_->weight_bytes();
   options.limits.page_bytes = PageBytes(plan_.shape.attention()) * plan_.shape.layers;
   options.layers = spec_.layers;

@@ -34,7 +34,8 @@ nlohmann::json Engine::DescribeKind() const {
           {"compute", ElementName(plan_.type)},
           {"isa", IsaName(plan_.isa)},
           {"vocab", spec_.vocab},
-          {"core_plan", core_choice_.share ? "shared" : "split"}};
+          {"core_plan", core_choice_.share ? "shared" : "split"},
+          {"home_kinds", plan_.home_kinds}};
 }
 
 // It tells the name and shape of the model, but no path.

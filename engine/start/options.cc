@@ -204,10 +204,10 @@ const OptionRow kRows[] = {
      "(0: all must be there, with all their homes)",
      [](Options& o, const std::string& v) { return ParseInt("homes-min", v, 0, kMaxHomes, &o.homes_min); }},
     {"core-plan", "PLAN", "auto",
-     "shared (one team on every core does the work of S-Part and homes), split (each has cores of its own, and "
-     "micro-batches alternate), or auto (shared if the S-Part is on the CPU, every home in this process, and neither "
-     "another process nor a CPU quota leaves it less than its cores, unless cores, threads or micro-batches are given, or "
-     "max-sequences is more than 8192)",
+     "shared (one team on every core does the work of the S-Part and of the homes of this process), split (each has "
+     "cores of its own, and micro-batches alternate), or auto (shared if the S-Part is on the CPU, a home in this "
+     "process, and neither another process nor a CPU quota leaves it less than its cores, unless cores, threads or "
+     "micro-batches are given, or max-sequences is more than 8192)",
      &SetCorePlan},
     {"s-cores", "LIST", "", "cores of the S-Part, such as 0,2-5 (default: all if shared, else about half of a node)",
      &SetText<&Options::s_cores>},
@@ -224,7 +224,8 @@ const OptionRow kRows[] = {
      "threads of each home's team (0: one per core); if shared, so many of the S-Part's at most attend for a home",
      [](Options& o, const std::string& v) { return ParseInt("r-threads", v, 0, 1024, &o.r_threads); }},
     {"micro-batches", "K", "auto",
-     "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if one team does both, else 2",
+     "micro-batches in flight; 1 lets S and R wait for each other; auto: 1 if one team does all, else 1 or 2, by what "
+     "steps cost",
      &SetMicroBatches},
     {"calibration", "FILE", "",
      "what 'fastdecode calibrate' has measured of such an engine on this machine: what the step model reckons with "

@@ -35,7 +35,7 @@ struct Options {
   int s_threads = 0;               // 0 = all of the S cores
   int r_threads = 0;               // per home; 0 = all of the R cores
   CorePlanMode core_plan = CorePlanMode::kAuto;
-  int micro_batches = 0;           // 0 = auto: 1 where one team does the work of S-Part and homes, else 2
+  int micro_batches = 0;           // 0 = auto: 1 where one team does all, else up to 2
   std::string calibration;         // file of `fastdecode calibrate`; "" = none
   int max_context = 0;             // tokens of one sequence; 0 = the model's, at most 8192
   int max_sequences = 256;         // in all micro-batches together

@@ -48,7 +48,8 @@ std::vector<std::string> DescribeModelChoices(const Options& options, const Mode
 }
 
 absl::StatusOr<StartPlan> PlanStart(const Options& options, const ModelSpec& spec,
-                                    const std::vector<Endpoint>& endpoints, bool gpu, Isa best) {
+                                    const std::vector<Endpoint>& endpoints, const CoreChoice& cores, bool gpu,
+                                    Isa best) {
   StartPlan plan;
   const absl::StatusOr<Isa> isa = ChooseIsa(options, best);
   if (!isa.ok()) return isa.status();
@@ -61,7 +62,14 @@ absl::StatusOr<StartPlan> PlanStart(const Options& options, const ModelSpec& spe
   plan.gpu_home = HasGpuHome(endpoints);
   plan.several_endpoints = endpoints.size() > 1;
   if (absl::Status bad = CheckSequences(options); !bad.ok()) return bad;
-  plan.shape = MakeShape(spec, options, plan.type, *context, plan.gpu_home);
+  plan.home_kinds = HomeKinds(endpoints, cores.share);
+  const bool beside_near = cores.share && cores.micro_batches > 1;
+  for (const bool roomy : {options.max_sequences <= kAdaptSequencesMax, false}) {
+    plan.adapts = roomy && cores.adapts;
+    plan.places_for_all = plan.gpu_home || (roomy && (cores.adapts || beside_near));
+    plan.shape = MakeShape(spec, options, plan.type, *context, plan.places_for_all);
+    if (ValidateShape(plan.shape).ok()) break;
+  }
   if (absl::Status bad = ValidateShape(plan.shape); !bad.ok()) return bad;
   if (absl::Status bad = CheckHopTimeout(options, endpoints); !bad.ok()) return bad;
   if (absl::Status bad = CheckGpuHome(options, endpoints, plan.shape, gpu); !bad.ok()) return bad;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
 #include "engine/rpart/messages.h"
+#include "engine/start/choices.h"
 #include "engine/start/options.h"
 #include "kernels/float_types.h"
 #include "kernels/isa.h"
@@ -24,6 +25,9 @@ struct StartPlan {
   RPartShape shape;
   bool gpu_home = false;              // the S-Part's GPU is a home...
   bool several_endpoints = false;     // ...or another endpoint is one, too
+  bool adapts = false;                // how many micro-batches are used follows what steps cost
+  bool places_for_all = false;        // each micro-batch has them (SequencesPerMicroBatch)
+  std::string home_kinds;             // HomeKinds
   int fabric_gpu = -1;                // whose memory links over a fabric use; -1: the host's
   std::optional<FaultOptions> fault;  // of every link
 };
@@ -36,10 +40,15 @@ absl::Status CheckOptions(const Options& options, const std::vector<Endpoint>& e
 // options say so, and sampling that the folder asks for. `context`: the engine's.
 std::vector<std::string> DescribeModelChoices(const Options& options, const ModelSpec& spec, int context);
 
-// A pure function. `options.micro_batches`: as chosen with the cores. `gpu`: the S-Part runs on one. `best`: what the
-// CPU has. Errors: those of the choices that it is made of (choices.h), naming option and value.
+// Micro-batches with places for all have them for so many sequences at most.
+inline constexpr int kAdaptSequencesMax = 1024;
+// A pure function. `options.micro_batches`: as chosen with `cores`. `gpu`: the S-Part runs on one. `best`: what the CPU
+// has. Micro-batches are filled evenly, whatever the cores would allow, where places for all in each were too many:
+// above kAdaptSequencesMax, or for a link. Errors: those of the choices that it is made of (choices.h), naming option
+// and value.
 absl::StatusOr<StartPlan> PlanStart(const Options& options, const ModelSpec& spec,
-                                    const std::vector<Endpoint>& endpoints, bool gpu, Isa best);
+                                    const std::vector<Endpoint>& endpoints, const CoreChoice& cores, bool gpu,
+                                    Isa best);
 
 }  // namespace fastdecode
 

@@ -71,6 +71,7 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.rounds_ns = statistics.rounds_ns.value();
   s.rounds_foretold_ns = statistics.rounds_foretold_ns.value();
   s.layer_stage_ns = statistics.layer_stage_ns.value();
+  s.stage_attend_ns = statistics.stage_attend_ns.value();
   s.hop_overhead_ns = statistics.hop_overhead_ns.value();
   s.s_busy_ns = statistics.s_busy_ns.value();
   s.kv_bytes_attended = statistics.kv_bytes_attended.value();
@@ -106,6 +107,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.rounds_ns -= earlier.rounds_ns;
   d.rounds_foretold_ns -= earlier.rounds_foretold_ns;
   d.layer_stage_ns -= earlier.layer_stage_ns;
+  d.stage_attend_ns -= earlier.stage_attend_ns;
   d.hop_overhead_ns -= earlier.hop_overhead_ns;
   d.s_busy_ns -= earlier.s_busy_ns;
   d.kv_bytes_attended -= earlier.kv_bytes_attended;
@@ -149,6 +151,7 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["s_busy"] = share(window.s_busy_ns);
   out["layer_stages"] = window.layer_stages;
   out["layer_stage_ns"] = window.layer_stage_ns;
+  out["stage_attend_ns"] = window.stage_attend_ns;
   out["hop_overhead_ns"] = window.hop_overhead_ns;
   uint64_t r_busy_max_ns = 0;
   uint64_t r_busy_sum_ns = 0;
@@ -192,6 +195,11 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   // A home that attends within stages is never busy.
   out["kv_gb_per_s"] =
       r_busy_sum_ns > 0 ? static_cast<double>(window.kv_bytes_hopped) / static_cast<double>(r_busy_sum_ns) : 0.0;
+  const uint64_t near_kv_bytes = window.kv_bytes_attended - window.kv_bytes_hopped;
+  out["stage_attend"] = share(window.stage_attend_ns);
+  out["stage_attend_gb_per_s"] = window.stage_attend_ns > 0
+                                     ? static_cast<double>(near_kv_bytes) / static_cast<double>(window.stage_attend_ns)
+                                     : 0.0;
   out["stage"] = Percentiles(window.stage_ns);
   out["hop"] = Percentiles(window.hop_ns);
   out["step"] = Percentiles(window.step_ns);

@@ -17,7 +17,7 @@ struct StatisticsSnapshot {
   uint64_t time_ns = 0;
   uint64_t steps = 0, rows = 0, sampled_tokens = 0, hops = 0, preemptions = 0, pushed_bytes = 0, parks = 0;
   uint64_t recoveries = 0, recovered = 0;
-  uint64_t layer_stages = 0, layer_stage_ns = 0, hop_overhead_ns = 0;
+  uint64_t layer_stages = 0, layer_stage_ns = 0, stage_attend_ns = 0, hop_overhead_ns = 0;
   uint64_t rounds = 0, rounds_ns = 0, rounds_foretold_ns = 0;
   uint64_t s_busy_ns = 0, kv_bytes_attended = 0, kv_bytes_hopped = 0;
   DurationHistogram::Counts stage_ns{}, hop_ns{}, step_ns{};

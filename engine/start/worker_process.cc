@@ -57,7 +57,7 @@ absl::Status WorkerProcess::Start() {
     if (!spec.ok()) return spec.status();
     const absl::StatusOr<ElementType> type = ChooseType(options_, *isa, /*gpu=*/false);
     if (!type.ok()) return type.status();
-    worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context, /*gpu_home=*/false);
+    worker.model_shape = MakeShape(*spec, options_, *type, spec->max_context, /*places_for_all=*/false);
   }
   const CorePlan& plan = cores_.plan;
   for (size_t i = 0; i < plan.home_cores.size(); ++i) {

@@ -77,6 +77,11 @@ std::string Text(const nlohmann::json& s) {
                 number("s_over_r"), number("overlap"), number("weight_gb_per_s"), number("kv_gb_per_s"),
                 number("kv_mb_per_round"));
   std::string text = s["machine"].get<std::string>() + "\n" + line;
+  if (number("stage_attend_ns") > 0) {
+    std::snprintf(line, sizeof(line), "S-Part's threads attended for %.3f of the time, with %.2f GB/s of KV\n",
+                  number("stage_attend"), number("stage_attend_gb_per_s"));
+    text += line;
+  }
   const nlohmann::json& read = s["read_test"];
   std::snprintf(line, sizeof(line), "read test of the same cores: S %.2f GB/s", read["s_gb_per_s"].get<double>());
   text += line;

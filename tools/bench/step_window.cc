@@ -166,7 +166,7 @@ nlohmann::json RunWholeWindow(InferenceEngine& engine, const StepWindow& window)
 }
 
 // Adds what is derived from the window's counters. `micro_batches_max`: so many may have sequences. All have, and their
-// steps as many tokens, where micro-batches grow evenly; beside a GPU home one may have all, or step more often than
+// steps as many tokens, where micro-batches grow evenly; elsewhere one may have all, or step more often than
 // the others. So rounds are counted by tokens, of which a round has one for each sequence.
 void AddFigures(nlohmann::json& s, const StepWindow& window, int micro_batches_max) {
   const auto number = [&](const char* name) { return s[name].get<double>(); };

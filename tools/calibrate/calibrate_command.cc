@@ -8,6 +8,7 @@
 #include <fastdecode/fastdecode.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/bench/fit_costs.h"
@@ -51,10 +52,10 @@ struct Point {
   Windows measured;
 };
 
-// One more window of the point, of about so many seconds; the first one says how long its rounds take. Where the
-// machine is too busy for it, it is left out.
+// One more window of the point, of about so many seconds; a short one before the first says how long its rounds take,
+// and is enough where these are long. Where the machine is too busy for it, it is left out.
 void MeasurePoint(InferenceEngine& engine, double seconds, Point* point) {
-  constexpr int kRoundsMin = 5;
+  constexpr int kRoundsMin = 3;
   const auto measure = [&](int rounds) {
     point->window.rounds = rounds;
     absl::StatusOr<MeasuredWindow> measured = ReadWindow(MeasureWindow(engine, point->window));
@@ -63,9 +64,13 @@ void MeasurePoint(InferenceEngine& engine, double seconds, Point* point) {
     return *std::move(measured);
   };
   try {
-    const double round_us = point->measured.empty() ? measure(kRoundsMin).round_us : point->measured[0].round_us;
-    point->measured.push_back(
-        measure(static_cast<int>(std::clamp(seconds * 1e6 / round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax))));
+    const auto rounds_in = [&](double round_us) {
+      return static_cast<int>(std::clamp(seconds * 1e6 / round_us, 1.0 * kRoundsMin, 1.0 * kRoundsMax));
+    };
+    MeasuredWindow measured = measure(point->measured.empty() ? kRoundsMin : rounds_in(point->measured[0].round_us));
+    if (point->measured.empty() && rounds_in(measured.round_us) > kRoundsMin)
+      measured = measure(rounds_in(measured.round_us));
+    point->measured.push_back(std::move(measured));
   } catch (const Error& error) {
     if (error.code() != FD_UNAVAILABLE) throw;
     std::fprintf(stderr, "fastdecode: warning: batch %d, context %d: a window is left out: %s\n", point->window.batch,
@@ -83,8 +88,9 @@ MeasuredWindow MedianWindow(const Windows& windows) {
     for (const MeasuredWindow& window : windows) values.push_back(window.*figure);
     median.*figure = MedianOf(values);
   };
-  for (double MeasuredWindow::*figure : {&MeasuredWindow::tokens, &MeasuredWindow::round_us, &MeasuredWindow::s_us,
-                                         &MeasuredWindow::layer_us, &MeasuredWindow::overhead_us}) {
+  for (double MeasuredWindow::*figure :
+       {&MeasuredWindow::tokens, &MeasuredWindow::round_us, &MeasuredWindow::s_us, &MeasuredWindow::layer_us,
+        &MeasuredWindow::attend_us, &MeasuredWindow::overhead_us}) {
     take(figure);
   }
   for (size_t h = 0; h < median.homes.size(); ++h) {
@@ -104,10 +110,14 @@ void ShowPoint(const MeasuredWindow& window, bool quiet) {
                window.micro_batches, window.micro_batches == 1 ? "" : "es", window.round_us);
 }
 
-// `micro_batches`: instead of what the options say; 0: as they say.
-std::unique_ptr<InferenceEngine> LoadForGrid(const EngineFlags& flags, int micro_batches) {
+// As the options say; with `description` as that engine's cores are, and with so many micro-batches, whatever the load.
+std::unique_ptr<InferenceEngine> LoadForGrid(const EngineFlags& flags, const nlohmann::json* description = nullptr,
+                                             int micro_batches = 0) {
   const std::unique_ptr<EngineOptions> options = flags.Build();
-  if (micro_batches > 0) options->Set("micro-batches", std::to_string(micro_batches));
+  if (description != nullptr) {
+    options->Set("core-plan", description->at("core_plan").get<std::string>());
+    options->Set("micro-batches", std::to_string(micro_batches));
+  }
   return LoadEngine(*options);
 }
 
@@ -152,8 +162,10 @@ Windows MeasureGrid(InferenceEngine& engine, const EngineFlags& flags, const Cal
   return windows;
 }
 
-// What the homes do for prompts that are computed by themselves.
-std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const EngineFlags& flags, int layers) {
+// What the homes do for prompts that are computed by themselves. near_home: the first that attends within stages, if
+// there is one.
+std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const EngineFlags& flags, int layers,
+                                           size_t near_home) {
   std::vector<MeasuredPrompt> prompts;
   const int chunk = std::stoi(flags.Value("prefill-chunk"));
   for (const int tokens : {2 * chunk, 8 * chunk}) {
@@ -172,10 +184,11 @@ std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const Engine
     const auto stages = statistics.at("layer_stages").get<double>();
     if (statistics.at("hops").get<double>() > 0 || stages == 0) continue;
     // Somebody attended within the stages, and with one such home it is known who.
-    MeasuredPrompt prompt = {
-        .tokens = tokens, .chunk = chunk, .home = statistics.at("homes")[0].at("index").get<size_t>()};
-    prompt.in_stages = true;
-    prompt.home_us = statistics.at("layer_stage_ns").get<double>() * 1e-3 / stages * prompt.chunks();
+    MeasuredPrompt prompt = {.tokens = tokens, .chunk = chunk, .home = near_home};
+    const auto attend_ns = statistics.at("stage_attend_ns").get<double>();
+    prompt.in_stages = attend_ns == 0;
+    prompt.home_us = prompt.in_stages ? statistics.at("layer_stage_ns").get<double>() * 1e-3 / stages * prompt.chunks()
+                                      : attend_ns * 1e-3 / layers;
     prompts.push_back(prompt);
   }
   return prompts;
@@ -186,6 +199,28 @@ void ThrowIfEmpty(const Windows& windows) {
   throw Error(FD_RESOURCE_EXHAUSTED,
               "--batches, --contexts: no point was measured: --kv-gib gives the homes more memory, --max-sequences and "
               "--max-context let more and longer sequences in");
+}
+
+// One that had no sequence would count as one that costs nothing.
+void CheckAllHomesMeasured(const Windows& windows, const nlohmann::json& description) {
+  for (size_t h = 0; h < windows[0].homes.size(); ++h) {
+    const auto had_some = [h](const MeasuredWindow& window) { return window.homes[h].share > 0; };
+    if (std::any_of(windows.begin(), windows.end(), had_some)) continue;
+    throw Error(FD_RESOURCE_EXHAUSTED, "--batches, --contexts: home " + std::to_string(h) + " (" +
+                                           description.at("homes").at(h).at("name").get<std::string>() +
+                                           ") had no sequence at any point; give more sequences, or longer ones");
+  }
+}
+
+// The first home that attends within stages; 0 if none does.
+size_t FirstNear(const Windows& windows) {
+  for (size_t h = 0; h < windows[0].homes.size(); ++h) {
+    const auto had_some = [h](const MeasuredWindow& window) { return window.homes[h].share > 0; };
+    const auto had_hops = [h](const MeasuredWindow& window) { return window.homes[h].hop_us > 0; };
+    if (std::any_of(windows.begin(), windows.end(), had_some) && std::none_of(windows.begin(), windows.end(), had_hops))
+      return h;
+  }
+  return 0;
 }
 
 std::string LimitName(const RoundTimes& round) {
@@ -242,14 +277,17 @@ nlohmann::json ResidualsJson(const std::vector<Residual>& residuals) {
   return list;
 }
 
-// How both sides slow each other down is seen at one batch of some rows: the largest up to 64 that fits.
-std::vector<int> BatchOfSlowing(const InferenceEngine& engine, const EngineFlags& flags, const CalibrateFlags& grid) {
-  constexpr int kRowsWanted = 64;
-  int best = 0;
-  for (const int batch : grid.batches) {
-    if (batch <= kRowsWanted && Fits(engine, flags, batch, grid.contexts[0])) best = std::max(best, batch);
+// How both sides slow each other down is seen at two batches: the largest ones up to 16 and up to 128 rows that fit.
+std::vector<int> BatchesOfSlowing(const InferenceEngine& engine, const EngineFlags& flags, const CalibrateFlags& grid) {
+  std::vector<int> batches;
+  for (const int rows_wanted : {16, 128}) {
+    int best = 0;
+    for (const int batch : grid.batches) {
+      if (batch <= rows_wanted && Fits(engine, flags, batch, grid.contexts[0])) best = std::max(best, batch);
+    }
+    if (best > 0 && (batches.empty() || batches.back() != best)) batches.push_back(best);
   }
-  return best > 0 ? std::vector<int>{best} : std::vector<int>{};
+  return batches;
 }
 
 void SetDefaults(const CalibrateFlags& grid, EngineFlags* flags) {
@@ -264,23 +302,31 @@ void Calibrate(const CalibrateFlags& grid, EngineFlags& flags) {
                                          std::to_string(CostCurve::kPointsMax));
   }
   CheckWritable("--out", grid.out);
-  std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags, 0);
+  std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags);
   const nlohmann::json description = DescriptionOf(*engine);
+  const auto micro_batches = description.at("micro_batches").get<int>();
   Windows several;
-  if (description.at("micro_batches") != 1) {
-    several = MeasureGrid(*engine, flags, grid, BatchOfSlowing(*engine, flags, grid));
+  if (micro_batches > 1 && description.at("core_plan") == "split") {
+    if (flags.Value("micro-batches") != std::to_string(micro_batches)) {
+      engine.reset();
+      engine = LoadForGrid(flags, &description, micro_batches);
+    }
+    several = MeasureGrid(*engine, flags, grid, BatchesOfSlowing(*engine, flags, grid));
+  }
+  if (micro_batches > 1) {
     engine.reset();
-    engine = LoadForGrid(flags, 1);
+    engine = LoadForGrid(flags, &description, 1);
   }
   Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
   ThrowIfEmpty(windows);
-  const std::vector<MeasuredPrompt> prompts = MeasurePrompts(*engine, flags, description.at("layers").get<int>());
+  CheckAllHomesMeasured(windows, description);
+  const std::vector<MeasuredPrompt> prompts =
+      MeasurePrompts(*engine, flags, description.at("layers").get<int>(), FirstNear(windows));
   windows.insert(windows.end(), several.begin(), several.end());
 
   Calibration calibration;
   calibration.engine = ReadCalibratedEngine(description);
-  const Fit fit =
-      FitCosts(windows, calibration.engine.layers, calibration.engine.core_plan == "shared", HasFabric(description));
+  const Fit fit = FitCosts(windows, calibration.engine.layers, HasFabric(description));
   calibration.costs = fit.costs;
   FitPairs(prompts, windows[0].homes.size(), &calibration.costs);
   calibration.homes = static_cast<int>(windows[0].homes.size());
@@ -299,8 +345,15 @@ void Check(const CalibrateFlags& grid, EngineFlags& flags) {
   const absl::StatusOr<Calibration> calibration = ReadCalibration("--check", grid.check);
   ThrowUnlessOk(calibration.status());
   SetDefaults(grid, &flags);
-  const std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags, 0);
-  ThrowUnlessOk(CheckCalibration("--check", grid.check, *calibration, ReadCalibratedEngine(DescriptionOf(*engine))));
+  std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags);
+  const nlohmann::json description = DescriptionOf(*engine);
+  ThrowUnlessOk(CheckCalibration("--check", grid.check, *calibration, ReadCalibratedEngine(description)));
+  // Not as many micro-batches as are fastest.
+  const auto micro_batches = description.at("micro_batches").get<int>();
+  if (flags.Value("micro-batches") == "auto" && micro_batches > 1) {
+    engine.reset();
+    engine = LoadForGrid(flags, &description, micro_batches);
+  }
   const Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
   ThrowIfEmpty(windows);
   std::vector<Residual> residuals;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/spart/cpu/cpu_spart.h"
+#include "numa/clock.h"
 
 namespace fastdecode {
 
@@ -59,7 +60,9 @@ void CpuSPart::EndAttention(int micro_batch, int layer) {
 
 void CpuSPart::AttendMeanwhile(int micro_batch, int stage, StepTable& table) {
   if (!BeginAttention(micro_batch, stage, table)) return;
+  const uint64_t start_ns = NowNs();
   team_.Run(&CpuSPart::AttendWork, this);
+  table.attend_ns += NowNs() - start_ns;
   EndAttention(micro_batch, stage);
 }
 

@@ -88,8 +88,10 @@ CpuSPart::Range CpuSPart::Share(int count, int t, int n, int unit) {
 void CpuSPart::RunStage(int t, int n) {
   if (attends_) {
     const PartTimer timer(t == 0 ? table_->trace : nullptr, kStageAttend, stage_ - 1);
+    const uint64_t start_ns = t == 0 ? NowNs() : 0;
     AttendShare(t);
     team_.Barrier(t);
+    if (t == 0) table_->attend_ns += NowNs() - start_ns;
   }
   const std::vector<Step>& steps = steps_[stage_];
   const Range rows = Share(table_->rows, t, n);

@@ -69,7 +69,7 @@ std::vector<MeasuredWindow> Grid(const StepCosts& costs, double noise, int micro
 
 TEST(FitCostsTest, KnownCostsAreFoundAgain) {
   const StepCosts known = KnownCosts();
-  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/false, /*has_fabric=*/true);
+  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*has_fabric=*/true);
   for (const double rows : {1, 4, 16, 30, 64}) {
     EXPECT_NEAR(fit.costs.stage.At(rows), known.stage.At(rows), 1e-9) << rows;
     EXPECT_NEAR(fit.costs.head.At(rows), known.head.At(rows), 1e-6) << rows;
@@ -89,7 +89,7 @@ TEST(FitCostsTest, KnownCostsAreFoundAgain) {
 
 TEST(FitCostsTest, FiguresThatAreALittleWrongGiveRoundsThatAre) {
   const StepCosts known = KnownCosts();
-  for (const Residual& residual : FitCosts(Grid(known, 0.02), known.layers, false, true).residuals) {
+  for (const Residual& residual : FitCosts(Grid(known, 0.02), known.layers, true).residuals) {
     EXPECT_NEAR(residual.ratio(), 1, 0.05) << residual.window.batch << " of " << residual.window.context;
   }
 }
@@ -100,26 +100,69 @@ TEST(FitCostsTest, HowBothSidesSlowEachOtherDownIsFoundInSeveralMicroBatches) {
   known.s_slowed = 0.12;
   known.r_slowed = 0.2;
   for (const MeasuredWindow& window : Grid(known, 0, 2)) windows.push_back(window);
-  const Fit fit = FitCosts(windows, known.layers, false, true);
+  const Fit fit = FitCosts(windows, known.layers, true);
   EXPECT_NEAR(fit.costs.s_slowed, 0.12, 0.02);
   EXPECT_NEAR(fit.costs.r_slowed, 0.2, 0.03);
 }
 
-TEST(FitCostsTest, WhereCoresAreSharedAllIsAddedUp) {
+TEST(FitCostsTest, WhatTheSPartAttendsIsKnownByItself) {
   StepCosts known = KnownCosts();
-  known.share_cores = true;
-  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*share_cores=*/true, true);
-  EXPECT_TRUE(fit.costs.share_cores);
-  for (const Residual& residual : fit.residuals) {
-    EXPECT_EQ(residual.predicted.limit, RoundLimit::kPath);
-    EXPECT_NEAR(residual.ratio(), 1, 1e-6);
+  known.homes[0].near = true;
+  std::vector<MeasuredWindow> windows = Grid(known, 0);
+  for (MeasuredWindow& window : windows) {
+    window.homes = {{.share = 1}};
+    window.overhead_us = 0;
+    const std::vector<MicroBatchLoad> loads = LoadsOf(window);
+    const double near_us = HomeUs(known.homes[0], loads[0].homes[0]);
+    window.layer_us = known.stage.At(window.rows()) + near_us;
+    window.attend_us = known.layers * near_us;
+    window.s_us = known.layers * window.layer_us + known.head.At(window.rows());
+    window.round_us = PredictRound(known, loads.data(), 1).us;
   }
+  const Fit fit = FitCosts(windows, known.layers, false);
+  EXPECT_TRUE(fit.costs.homes[0].near);
+  EXPECT_NEAR(fit.costs.homes[0].hop_us, known.homes[0].hop_us, 1e-6);
+  EXPECT_NEAR(fit.costs.homes[0].sequence_us, known.homes[0].sequence_us, 1e-6);
+  EXPECT_NEAR(fit.costs.homes[0].token_us, known.homes[0].token_us, 1e-9);
+  EXPECT_NEAR(fit.costs.stage.At(30), known.stage.At(30), 1e-6);
+  for (const Residual& residual : fit.residuals) EXPECT_NEAR(residual.ratio(), 1, 1e-6);
+}
+
+// Beside a worker, whose replies lie unseen while the S-Part attends for longer than they take; few sequences are all
+// near.
+TEST(FitCostsTest, ANearHomeAndAWorkerAreFoundAgain) {
+  StepCosts known = KnownCosts();
+  known.homes[0].near = true;
+  known.hop_row_us = 0;
+  std::vector<MeasuredWindow> windows = Grid(known, 0);
+  for (MeasuredWindow& window : windows) {
+    if (window.batch == 1) window.homes = {{.share = 1}, {.share = 0}};
+    const std::vector<MicroBatchLoad> loads = LoadsOf(window);
+    const double near_us = HomeUs(known.homes[0], loads[0].homes[0]);
+    window.homes[0].hop_us = 0;
+    window.homes[1].hop_us = HomeUs(known.homes[1], loads[0].homes[1]);
+    const bool has_hops = window.homes[1].hop_us > 0;
+    window.attend_us = known.layers * near_us;
+    window.layer_us = known.stage.At(window.rows()) + (has_hops ? 0 : near_us);
+    window.s_us = known.layers * window.layer_us + known.head.At(window.rows());
+    window.overhead_us =
+        has_hops ? std::max(known.hop_us, near_us - window.homes[1].hop_us) : 0;  // seen once it has attended
+    window.round_us = PredictRound(known, loads.data(), 1).us;
+  }
+  const Fit fit = FitCosts(windows, known.layers, false);
+  EXPECT_TRUE(fit.costs.homes[0].near);
+  EXPECT_FALSE(fit.costs.homes[1].near);
+  EXPECT_NEAR(fit.costs.homes[0].token_us, known.homes[0].token_us, 1e-9);
+  EXPECT_NEAR(fit.costs.homes[1].token_us, known.homes[1].token_us, 1e-9);
+  EXPECT_NEAR(fit.costs.stage.At(30), known.stage.At(30), 1e-6);
+  EXPECT_NEAR(fit.costs.boundary_us, known.boundary_us, 1e-6);
+  for (const Residual& residual : fit.residuals) EXPECT_NEAR(residual.ratio(), 1, 0.02);
 }
 
 // In shared memory no link is to be seen, whatever the hops' times do by chance.
 TEST(FitCostsTest, WithoutAFabricRowsTakeNoTimeOnTheLink) {
   const StepCosts known = KnownCosts();
-  const Fit fit = FitCosts(Grid(known, 0), known.layers, false, /*has_fabric=*/false);
+  const Fit fit = FitCosts(Grid(known, 0), known.layers, /*has_fabric=*/false);
   EXPECT_EQ(fit.costs.hop_row_us, 0);
   EXPECT_GT(fit.costs.hop_us, 0);
 }
@@ -193,6 +236,7 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
                                {"s_busy_ns", 40'000'000},
                                {"layer_stages", 180},
                                {"layer_stage_ns", 36'000'000},
+                               {"stage_attend_ns", 2'000'000},
                                {"hop_overhead_ns", 800'000},
                                {"kv_bytes", 32'000'000},
                                {"homes",
@@ -206,6 +250,7 @@ TEST(ReadWindowTest, IsWhatStatisticsSay) {
   EXPECT_DOUBLE_EQ(window.round_us, 4500);
   EXPECT_DOUBLE_EQ(window.s_us, 2000);
   EXPECT_DOUBLE_EQ(window.layer_us, 200);
+  EXPECT_DOUBLE_EQ(window.attend_us, 100);
   EXPECT_DOUBLE_EQ(window.overhead_us, 2);
   EXPECT_DOUBLE_EQ(window.tokens, 32'000'000 / 100.0 / 10);
   ASSERT_EQ(window.homes.size(), 2u);

@@ -24,6 +24,9 @@ struct Machine {
   uint32_t near_pages = 4096;
   std::vector<double> far_mb_per_s = {80e3};
   uint32_t far_pages = 1 << 20;
+  bool near_first = true;  // a GPU's
+  bool adapts = false;     // as many micro-batches are used as are fastest, by what steps cost...
+  bool learns = false;     // ...which is not known before
 };
 
 struct Load {
@@ -41,7 +44,7 @@ enum class Homes { kNear, kFar, kBoth };
 class Simulation {
  public:
   Simulation(const Machine& machine, const Load& load, Homes homes)
-      : machine_(machine), load_(load), batcher_(LimitsOf(load)) {
+      : machine_(machine), load_(load), costs_(CostsOf(machine)), batcher_(LimitsOf(load)) {
     const auto rate = [](double mb_per_s) { return static_cast<uint32_t>(mb_per_s); };
     if (homes != Homes::kFar) {
       batcher_.AddHome(0, machine.near_pages, rate(machine.near_mb_per_s), PushRole::kNothing, /*near=*/true);
@@ -82,6 +85,7 @@ class Simulation {
     bool idle = true;
     int layer = 0;
     std::vector<double> bytes;  // [home] of a layer
+    MicroBatchLoad load;
   };
 
   BatchLimits LimitsOf(const Load& load) const {
@@ -91,9 +95,22 @@ class Simulation {
             .sequences_max = sequences,
             .chunk_tokens_max = 16,
             .ready_max = sequences + 1,
+            .near_first = machine_.near_first,
+            .adapts = machine_.adapts,
             .active_max = sequences,
+            .layers = machine_.adapts ? kLayers : 1,
             .weight_bytes = static_cast<uint64_t>(machine_.weight_bytes),
-            .page_bytes = static_cast<uint64_t>(kPageBytes)};
+            .page_bytes = static_cast<uint64_t>(kPageBytes),
+            .calibrated = machine_.adapts && !machine_.learns ? &costs_ : nullptr};
+  }
+
+  static StepCosts CostsOf(const Machine& machine) {
+    StepCosts costs;
+    costs.stage = CostCurve::Constant(machine.weight_bytes / kLayers / machine.near_mb_per_s);
+    for (size_t i = 0; i < machine.far_mb_per_s.size(); ++i) {
+      costs.homes[i + 1].token_us = kPageBytes / kLayers / kPageTokens / machine.far_mb_per_s[i];
+    }
+    return costs;
   }
 
   void Add() {
@@ -124,10 +141,15 @@ class Simulation {
     if (batch.idle) return;
     batch.layer = 0;
     batch.bytes.assign(free_us_.size(), 0);
+    batch.load = {};
     for (const Sequence* sequence : batcher_.Members(m)) {
-      if (sequence->rows > 0)
-        batch.bytes[static_cast<size_t>(sequence->seat.home)] +=
-            batcher_.ledger().pages(sequence->seat.holder) * kPageBytes / kLayers;
+      if (sequence->rows == 0) continue;
+      const double pages = batcher_.ledger().pages(sequence->seat.holder);
+      const auto home = static_cast<size_t>(sequence->seat.home);
+      batch.bytes[home] += pages * kPageBytes / kLayers;
+      batch.load.rows += 1;
+      batch.load.homes[home].sequences += 1;
+      batch.load.homes[home].tokens += pages * kPageTokens;
     }
     events_.emplace(now_us, m);
   }
@@ -147,6 +169,7 @@ class Simulation {
   }
 
   void Finish(double now_us, int m) {
+    if (machine_.learns) Learn(m);
     std::vector<Sequence*> ended;
     for (Sequence* sequence : batcher_.Members(m)) {
       if (sequence->rows == 0) continue;
@@ -162,8 +185,18 @@ class Simulation {
     Begin(now_us, m);
   }
 
+  void Learn(int m) {
+    const MicroBatch& batch = batches_[static_cast<size_t>(m)];
+    MeasuredStep took = {.stage_us = machine_.weight_bytes / kLayers / machine_.near_mb_per_s};
+    for (size_t home = 1; home < free_us_.size(); ++home) {
+      took.home_us[home] = batch.bytes[home] / machine_.far_mb_per_s[home - 1];
+    }
+    batcher_.costs().Note(m, batch.load, took);
+  }
+
   const Machine machine_;
   const Load load_;
+  const StepCosts costs_;
   Batcher batcher_;
   BoundaryChanges changes_{8192};
   std::vector<std::unique_ptr<Sequence>> sequences_;
@@ -234,6 +267,66 @@ TEST(BatcherRatesTest, ASmallNearHomeDoesNotHoldFarOnesBack) {
     EXPECT_GT(rates.far, rates.near);
     EXPECT_GE(rates.ratio(), 0.97) << requests;
   }
+}
+
+// One team of CPU cores beside workers that read as fast, half as fast and four times as fast: weights of a small model
+// and of a large one, few sequences and many.
+TEST(BatcherRatesTest, ANearHomeOnACpuAndWorkersGiveNoLessThanTheBetter) {
+  double best = 0;
+  for (const double weight_bytes : {0.1e9, 2e9}) {
+    for (const double far : {30e3, 60e3, 240e3}) {
+      for (const int requests : {1, 2, 8, 64}) {
+        for (const uint32_t prompt : {64u, 2048u}) {
+          Machine machine;
+          machine.weight_bytes = weight_bytes;
+          machine.near_mb_per_s = 60e3;
+          machine.near_pages = 1 << 20;
+          machine.far_mb_per_s = {far};
+          machine.near_first = false;
+          Load load;
+          load.prompt_tokens = prompt;
+          load.requests = requests;
+          load.seconds = prompt < 1000 ? 10 : 40;
+          const Rates rates = RatesOf(machine, load);
+          EXPECT_GE(rates.ratio(), 0.97) << requests << " requests of " << prompt << " tokens, weights of "
+                                         << weight_bytes * 1e-9 << " GB, a worker with " << far * 1e-3
+                                         << " GB/s: " << rates.near << ", " << rates.far << " and with both "
+                                         << rates.both << " tokens/s";
+          best = std::max(best, rates.ratio());
+        }
+      }
+    }
+  }
+  EXPECT_GE(best, 1.4) << "where both are as fast and KV is most of what is read";
+}
+
+// Two micro-batches read the weights twice, and one lets homes wait for the S-Part.
+TEST(BatcherRatesTest, AsManyMicroBatchesAreUsedAsAreFastest) {
+  bool one_was_best = false, two_were_best = false;
+  for (const double far : {20e3, 100e3, 1000e3}) {
+    for (const int requests : {1, 2, 16, 64, 256}) {
+      Machine machine;
+      machine.far_mb_per_s = {far};
+      machine.near_mb_per_s = 400e3;
+      Load load;
+      load.requests = requests;
+      load.seconds = 60;
+      const auto rate = [&](int micro_batches, bool adapts) {
+        machine.micro_batches = micro_batches;
+        machine.adapts = adapts;
+        return Simulation(machine, load, Homes::kFar).TokensPerSecond();
+      };
+      const double one = rate(1, false), two = rate(2, false), chosen = rate(2, true);
+      machine.learns = true;
+      EXPECT_GE(rate(2, true), 0.95 * std::max(one, two)) << requests << " requests, with costs that are learned";
+      EXPECT_GE(chosen, 0.95 * std::max(one, two))
+          << requests << " requests, homes with " << far * 1e-3 << " GB/s: " << one << " and " << two
+          << " tokens/s with one and two micro-batches, " << chosen << " with as many as are fastest";
+      one_was_best |= one > 1.2 * two;
+      two_were_best |= two > 1.2 * one;
+    }
+  }
+  EXPECT_TRUE(one_was_best && two_were_best);
 }
 
 }  // namespace

@@ -89,6 +89,8 @@ class FuzzRun {
     cancel_in_ = OneIn(2) ? Between(20, 200) : 1'000'000;
     events_in_ = OneIn(3) ? Between(2, 50) : 1;
     tiny_pools_ = OneIn(2);
+    options.limits.near_first = OneIn(2);
+    options.limits.adapts = !faults_.near && OneIn(2);
     return options;
   }
 

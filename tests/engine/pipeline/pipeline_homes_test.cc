@@ -39,6 +39,25 @@ TEST(PipelineHomesTest, ALostHomeCountsAsInAndComesBack) {
   }
 }
 
+// One micro-batch is all at a home that attends within stages, the other at one that replies in the turn after a hop.
+TEST(PipelineHomesTest, WhoHasNoHopsLetsOthersLookForTheirs) {
+  SimOptions options = SmallOptions();
+  options.layers = 8;
+  options.link.work_share = 1;
+  SimEngine engine(options);
+  engine.AddHome(0, 40, 0, /*near=*/true);
+  engine.AddHome(1, 40);
+  const SimRequest* near = engine.Submit(Prompt(10, 1), {.max_tokens = 60});
+  const SimRequest* far = engine.Submit(Prompt(10, 2), {.max_tokens = 60});
+  RunUntil(&engine, [&] { return near->announced >= 10; });
+  ASSERT_EQ(near->sequence.seat.home, 0);
+  ASSERT_EQ(far->sequence.seat.home, 1);
+  ASSERT_NE(near->sequence.micro_batch, far->sequence.micro_batch);
+  const uint32_t before = far->announced;
+  RunUntil(&engine, [&] { return near->announced >= 50; });
+  EXPECT_GE(far->announced - before, 10u) << "of 40";
+}
+
 TEST(PipelineHomesTest, WithoutAHomeRequestsWaitForOneAndThenEnd) {
   SimOptions options = SmallOptions();
   SimEngine engine(options);

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 class CalibrationTest : public testing::Test {
  protected:
   CalibrationTest() {
-    calibration_.engine = {22, 2048, 5632, 32, 4, 64, 32000, "bf16", "int8", "avx512bf16", "split"};
+    calibration_.engine = {22, 2048, 5632, 32, 4, 64, 32000, "bf16", "int8", "avx512bf16", "split", "far"};
     calibration_.costs.layers = 22;
     for (const double rows : {1, 16, 64}) {
       calibration_.costs.stage.Add(rows, 100 + rows);
@@ -25,7 +25,8 @@ class CalibrationTest : public testing::Test {
     }
     calibration_.costs.boundary_us = 1.5;
     calibration_.costs.s_slowed = 0.125;
-    calibration_.costs.homes[0] = {.hop_us = 3, .sequence_us = 0.25, .token_us = 0.001, .pair_us = 0.0001, .tokens_max = 8192};
+    calibration_.costs.homes[0] = {
+        .hop_us = 3, .sequence_us = 0.25, .token_us = 0.001, .pair_us = 0.0001, .tokens_max = 8192};
     calibration_.costs.homes[1] = {.token_us = 0.5, .near = true};
     calibration_.homes = 2;
     calibration_.version = "1.2.3";
@@ -55,7 +56,6 @@ TEST_F(CalibrationTest, AFileSaysAllThatWasWritten) {
   EXPECT_EQ(read->engine, calibration_.engine);
   EXPECT_EQ(ToJson(*read), ToJson(calibration_));
   EXPECT_EQ(read->costs.layers, 22);
-  EXPECT_FALSE(read->costs.share_cores);
   EXPECT_EQ(read->costs.stage.At(40), 140);
   EXPECT_TRUE(read->costs.homes[1].near);
   EXPECT_EQ(read->costs.homes[63].token_us, 0.5) << "homes that were not measured are like the last one";
@@ -68,7 +68,7 @@ TEST_F(CalibrationTest, AFileThatIsNoneSaysWhatIsWrong) {
   for (const char* text : {"", "{", "[]", "{}", "\xff"}) {
     EXPECT_THAT(std::string(Read(text).status().message()), HasSubstr(path_ + ": no calibration")) << text;
   }
-  EXPECT_THAT(Fault([](auto& json) { json["calibration"] = 2; }), HasSubstr("format 2, this program reads 1"));
+  EXPECT_THAT(Fault([](auto& json) { json["calibration"] = 1; }), HasSubstr("format 1, this program reads 2"));
   EXPECT_THAT(Fault([](auto& json) { json["time"] = "today"; }), HasSubstr("time: \"today\" is not a whole number"));
   EXPECT_THAT(Fault([](auto& json) { json.erase("costs"); }), HasSubstr("no field 'stage'"));
   EXPECT_THAT(Fault([](auto& json) { json["engine"].erase("heads"); }), HasSubstr("no field 'heads'"));
@@ -101,6 +101,9 @@ TEST_F(CalibrationTest, AnotherEnginesFileIsRefusedByTheFirstThatDiffers) {
   engine = calibration_.engine;
   engine.core_plan = "shared";
   EXPECT_THAT(differs(engine), HasSubstr("core_plan: measured with split, this engine has shared"));
+  engine = calibration_.engine;
+  engine.home_kinds = "near and far";
+  EXPECT_THAT(differs(engine), HasSubstr("home_kinds: measured with far, this engine has near and far"));
 }
 
 }  // namespace

@@ -216,6 +216,29 @@ TEST(PlacementTest, ALoneFarOneIsNotApart) {
   EXPECT_EQ(TokenRate(StepPlan::kNear, inputs), 0);
 }
 
+// A stage of 1100 us, and a sequence's KV is read in 16 us near and in 67 us far.
+TEST(PlacementTest, OneMoreGoesWhereTheRoundIsShorter) {
+  Case inputs = Inputs(1000, 0);
+  const HomeLoad more = {1, kTokens};
+  inputs.held = {};
+  EXPECT_FALSE(IsBetterFar(inputs, more, kNearHome, kFarHome)) << "alone it is faster near";
+  inputs.Hold(kNearHome, 3, 48);
+  EXPECT_FALSE(IsBetterFar(inputs, more, kNearHome, kFarHome)) << "64 us near, and else 67 us far";
+  inputs.Hold(kNearHome, 5, 80);
+  EXPECT_TRUE(IsBetterFar(inputs, more, kNearHome, kFarHome)) << "96 us near, and else 80 near and 67 us far at once";
+}
+
+TEST(PlacementTest, WhatAllTogetherGainFollowsFromWhatBinds) {
+  Case inputs = Inputs(1000, 0);
+  inputs.held = {};
+  inputs.Hold(kFarHome, 10, 100);
+  // Together 1100 + 100; in two micro-batches the weights are read twice.
+  EXPECT_NEAR(GainTogether(inputs), 2200.0 / 1200, 1e-9);
+  inputs.Hold(kFarHome, 10, 6600);
+  // Together 1100 + 6600; in two the homes are always busy.
+  EXPECT_NEAR(GainTogether(inputs), 6600.0 / 7700, 1e-9);
+}
+
 TEST(PlacementTest, WithNobodyNearAllGoFar) {
   Case inputs = Inputs(80, 5);
   inputs.held.homes[kNearHome] = {};

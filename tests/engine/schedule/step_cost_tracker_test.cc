@@ -199,5 +199,57 @@ TEST_F(StepCostTrackerTest, NearHomesAreNotTheSPart) {
   EXPECT_NEAR(tracker.costs().stage.At(60), 300, 1);
 }
 
+// Where the S-Part says how long it attended, nothing need be taken from a rate.
+TEST_F(StepCostTrackerTest, ANearHomesCostsAreLearned) {
+  StepCostTracker::Start start = Start(std::nullopt);
+  start.weight_bytes = 8e9;
+  StepCostTracker tracker(start);
+  tracker.AddHome(0, 1e6, true);
+  EXPECT_FALSE(tracker.Knows(Load(2, 10)));
+  MicroBatchLoad load;
+  load.rows = 60;
+  for (int i = 0; i < 2000; ++i) {
+    load.homes[0] = {60, 60.0 * (100 + i)};
+    tracker.Note(0, load, {.stage_us = 300, .near_us = 40 + load.homes[0].tokens * 0.02});
+  }
+  EXPECT_NEAR(tracker.costs().stage.At(60), 300, 1);
+  EXPECT_NEAR(HomeUs(tracker.costs().homes[0], load.homes[0]), 40 + load.homes[0].tokens * 0.02, 40);
+  EXPECT_NEAR(PredictRound(tracker.costs(), &load, 1).us, kLayers * (340 + load.homes[0].tokens * 0.02), kLayers * 45);
+  EXPECT_TRUE(tracker.Knows(load));
+}
+
+TEST_F(StepCostTrackerTest, ANearHomeThatTakesLongerHasAFactor) {
+  StepCosts known = Known();
+  known.homes[0].near = true;
+  StepCostTracker tracker(Start(known));
+  tracker.AddHome(0, 1e6, true);
+  MicroBatchLoad load;
+  load.rows = 60;
+  load.homes[0] = {60, 60'000};
+  const MeasuredStep took = {.stage_us = known.stage.At(60), .near_us = 1.3 * HomeUs(known.homes[0], load.homes[0])};
+  for (int i = 0; i < 4000; ++i) tracker.Note(0, load, took);
+  EXPECT_NEAR(tracker.s_factor(), 1, 0.01);
+  EXPECT_NEAR(tracker.home_factor(0), 1.3, 0.01);
+}
+
+// One micro-batch waits for its hops, and no reply lies there unseen while stages of another run.
+TEST_F(StepCostTrackerTest, WhatAHopTakesIsLearnedFromOneMicroBatchAlone) {
+  StepCostTracker::Start start = Start(std::nullopt);
+  start.micro_batches = 2;
+  StepCostTracker tracker(start);
+  AddHomes(&tracker);
+  const MicroBatchLoad load = Load(8, 100);
+  MeasuredStep took = Took(Known(), load);
+  took.hop_us = 50;
+  tracker.Note(0, load, took);
+  EXPECT_EQ(tracker.costs().hop_us, 50);
+  took.hop_us = 900;
+  tracker.Note(1, load, took);
+  EXPECT_EQ(tracker.costs().hop_us, 50);
+  tracker.NoteIdle(1);
+  for (int i = 0; i < 2000; ++i) tracker.Note(0, load, took);
+  EXPECT_NEAR(tracker.costs().hop_us, 900, 10);
+}
+
 }  // namespace
 }  // namespace fastdecode

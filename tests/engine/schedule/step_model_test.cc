@@ -153,13 +153,12 @@ TEST(StepModelTest, ARoundSaysWhatLimitsIt) {
 
 TEST(StepModelTest, WhereCoresAreSharedTimesAddUp) {
   StepCosts costs = Costs(1, 5);
-  costs.share_cores = true;
-  costs.homes[0].token_us = 0.01;
+  costs.homes[0] = {.token_us = 0.01, .near = true};
   MicroBatchLoad loads[2];
   for (MicroBatchLoad& load : loads) load = {.rows = 50};
   for (MicroBatchLoad& load : loads) load.homes[0] = {.sequences = 50, .tokens = 8000};
-  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 1).us, 50 + 5 + 80);
-  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 2).us, 2 * (50 + 5 + 80));
+  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 1).us, 50 + 80);
+  EXPECT_DOUBLE_EQ(PredictRound(costs, loads, 2).us, 2 * (50 + 80));
 }
 
 TEST(StepModelTest, ANearHomeAttendsWithinStagesWhileHopsAreOut) {
@@ -223,7 +222,11 @@ TEST(StepModelTest, ACurveGoesThroughItsPointsAndOnFromTheLastTwo) {
   CostCurve falling;
   falling.Add(1, 10);
   falling.Add(2, 4);
-  EXPECT_EQ(falling.At(100), 0) << "nothing costs less than nothing";
+  EXPECT_EQ(falling.At(100), 4) << "more costs no less";
+  CostCurve steep;
+  steep.Add(7.9, 10);
+  steep.Add(8, 20);
+  EXPECT_DOUBLE_EQ(steep.At(16), 40) << "nor does it grow faster than the size";
   EXPECT_TRUE(CostCurve::Constant(5).Covers(1e9));
   EXPECT_DOUBLE_EQ(CostCurve::Constant(5).At(1e9), 5);
 }

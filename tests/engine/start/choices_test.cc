@@ -77,6 +77,10 @@ TEST(ChooseCorePlanTest, CoresAreSharedWhereNobodyElseNeedsThem) {
     }
   }
   EXPECT_EQ(CoresFor({{"core-plan", "shared"}})->reason, "--core-plan shared");
+  const absl::StatusOr<CoreChoice> beside = CoresFor({{"homes", "local,hostb:7471"}});
+  EXPECT_TRUE(beside->share && beside->adapts);
+  EXPECT_EQ(beside->micro_batches, 2) << "one with sequences of both, or each with those of one of them";
+  EXPECT_EQ(beside->reason, "--core-plan auto: the S-Part is on the CPU and a home in this process");
   EXPECT_TRUE(CoresFor({{"core-plan", "shared"}, {"homes", "unix:/w,local"}})->share);
   EXPECT_TRUE(CoresFor({{"core-plan", "shared"}, {"micro-batches", "1"}, {"s-cores", "0"}})->share);
   EXPECT_EQ(CoresFor({{"core-plan", "shared"}, {"micro-batches", "2"}, {"homes", "unix:/w,local"}})->micro_batches, 2)
@@ -92,8 +96,8 @@ TEST(ChooseCorePlanTest, CoresAreSplitForWorkersGpusAndWhoeverSaysSo) {
   } cases[] = {
       {{{"core-plan", "split"}}, false, 2, "--core-plan split"},
       {{{"core-plan", "split"}, {"micro-batches", "1"}}, false, 1, "--core-plan split"},
-      {{{"homes", "unix:/w"}}, false, 2, "--core-plan auto: a home is in another process"},
-      {{{"homes", "local,hostb:7471"}}, false, 2, "--core-plan auto: a home is in another process"},
+      {{{"homes", "unix:/w"}}, false, 2, "--core-plan auto: no home is in this process"},
+      {{{"homes", "local,unix:/w"}, {"micro-batches", "2"}}, false, 2, "--core-plan auto: --micro-batches is given"},
       {{}, true, 2, "--core-plan auto: the S-Part runs on a GPU"},
       {{{"homes", "gpu"}}, true, 2, "--core-plan auto: the S-Part runs on a GPU"},
       {{{"s-cores", "0"}}, false, 2, "--core-plan auto: --s-cores is given"},
@@ -113,6 +117,7 @@ TEST(ChooseCorePlanTest, CoresAreSplitForWorkersGpusAndWhoeverSaysSo) {
     ASSERT_TRUE(choice.ok()) << choice.status();
     EXPECT_FALSE(choice->share) << reason;
     EXPECT_EQ(choice->micro_batches, micro_batches) << reason;
+    EXPECT_EQ(choice->adapts, options.empty() || options.back().first != "micro-batches") << reason;
     EXPECT_EQ(choice->reason, reason);
   }
 }
@@ -161,7 +166,7 @@ ModelSpec SpecOfLayers(int layers) {
 }
 
 RPartShape ShapeOf(const ModelSpec& spec) {
-  return MakeShape(spec, Options(), ElementType::kBf16, /*max_context=*/4096, /*gpu_home=*/false);
+  return MakeShape(spec, Options(), ElementType::kBf16, /*max_context=*/4096, /*places_for_all=*/false);
 }
 
 TEST(MakeShapeTest, AttentionIsScaledAndCappedAsTheModelSays) {

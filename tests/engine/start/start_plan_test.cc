@@ -27,7 +27,7 @@ ModelSpec SmallSpec() {
 }
 
 absl::StatusOr<StartPlan> PlanFor(const std::vector<std::pair<std::string, std::string>>& given, bool gpu = false,
-                                  Isa best = Isa::kAvx512Bf16) {
+                                  Isa best = Isa::kAvx512Bf16, const CoreChoice& cores = {}) {
   Options options;
   options.micro_batches = 2;
   for (const auto& [name, value] : given) {
@@ -36,7 +36,32 @@ absl::StatusOr<StartPlan> PlanFor(const std::vector<std::pair<std::string, std::
   }
   const absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints("--homes", options.homes);
   EXPECT_TRUE(endpoints.ok()) << endpoints.status();
-  return PlanStart(options, SmallSpec(), *endpoints, gpu, best);
+  return PlanStart(options, SmallSpec(), *endpoints, cores, gpu, best);
+}
+
+TEST(StartPlanTest, MicroBatchesThatAreNotFilledEvenlyHavePlacesForAll) {
+  CoreChoice cores;
+  cores.micro_batches = 2;
+  cores.adapts = true;
+  const auto plan = [&](int sequences) {
+    return *PlanFor({{"max-sequences", std::to_string(sequences)}, {"prefill-chunk", "7"}}, false, Isa::kAvx512Bf16,
+                    cores);
+  };
+  EXPECT_TRUE(plan(100).adapts && plan(100).places_for_all);
+  EXPECT_EQ(plan(100).shape.max_rows, 107u);
+  EXPECT_EQ(plan(100).home_kinds, "far");
+  EXPECT_TRUE(plan(kAdaptSequencesMax).adapts);
+  EXPECT_FALSE(plan(kAdaptSequencesMax + 2).adapts || plan(kAdaptSequencesMax + 2).places_for_all) << "too many";
+  EXPECT_EQ(plan(kAdaptSequencesMax + 2).shape.max_rows, kAdaptSequencesMax / 2 + 1 + 7u);
+  cores.adapts = false;
+  EXPECT_FALSE(plan(100).places_for_all);
+  EXPECT_EQ(plan(100).shape.max_rows, 57u);
+  cores.share = true;
+  EXPECT_TRUE(plan(100).places_for_all) << "a plan says who sits where";
+  EXPECT_FALSE(plan(100).adapts);
+  EXPECT_EQ(plan(100).home_kinds, "near");
+  EXPECT_EQ(PlanFor({{"homes", "local,unix:/w"}}, false, Isa::kAvx2, cores)->home_kinds, "near and far");
+  EXPECT_EQ(PlanFor({{"homes", "gpu,local"}}, true)->home_kinds, "near and far");
 }
 
 TEST(StartPlanTest, FollowsModelAndMachine) {
