@@ -49,23 +49,25 @@ uint32_t LastIndex(const TokenEvent& event) {
   return event.token_index + static_cast<uint32_t>(event.tokens.size()) - 1;
 }
 
-// Waits for token number `index` of a stream.
-void AwaitToken(TokenStream& stream, uint32_t index) {
+// Waits for token number `index` of a stream. False: it has ended before, with its context filled.
+bool AwaitToken(TokenStream& stream, uint32_t index) {
   while (std::optional<TokenEvent> event = stream.Next()) {
-    if (event->finished) {
-      const std::string reason = event->error.empty() ? "it filled its context; give fewer --rounds" : event->error;
-      throw Error(FD_UNAVAILABLE, "a sequence ended before the window was over: " + reason);
+    if (event->finished && !event->error.empty()) {
+      throw Error(FD_UNAVAILABLE, "a sequence ended before the window was over: " + event->error);
     }
-    if (LastIndex(*event) >= index) return;
+    if (event->finished) return false;
+    if (LastIndex(*event) >= index) return true;
   }
+  return false;
 }
 
-// Passes over what is there of a stream, whose last token was number `index`. Returns its last token now.
-uint32_t PassOver(TokenStream& stream, uint32_t index) {
+// Passes over what is there of a stream, whose last token was number *index. False: up to its end.
+bool PassOver(TokenStream& stream, uint32_t* index) {
   while (std::optional<TokenEvent> event = stream.Next(0)) {
-    if (!event->finished) index = LastIndex(*event);
+    if (event->finished) return false;
+    *index = LastIndex(*event);
   }
-  return index;
+  return true;
 }
 
 // Whether what is there of a stream goes up to its end.
@@ -136,28 +138,35 @@ void AddPages(const InferenceEngine& engine, uint64_t window_start_ns, nlohmann:
 std::optional<nlohmann::json> RunWindow(InferenceEngine& engine, const StepWindow& window) {
   std::vector<TokenStream> streams =
       SubmitBatch(engine, window, window.warmup_rounds + window.rounds + StepWindow::kSlackRounds + 1000);
-  for (TokenStream& stream : streams) AwaitToken(stream, static_cast<uint32_t>(window.warmup_rounds));
-  TokenStream& last = streams.back();
-  // What came in meanwhile is passed over, so that the window starts at a boundary that is just over.
-  uint32_t index = PassOver(last, static_cast<uint32_t>(window.warmup_rounds));
-  AwaitToken(last, ++index);
-  engine.ResetStatistics();
-  const uint64_t window_start_ns = NowNs();
-  const uint32_t first = PassOver(last, index), end = first + static_cast<uint32_t>(window.rounds);
-  AwaitToken(last, end);
-  nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
-  const uint32_t rounds = PassOver(last, end) - first;
-  if (s["active_sequences"].get<int>() < window.batch && std::any_of(streams.begin(), streams.end(), HasEnded)) {
+  const auto missed = [&streams] {
     EndAll(streams);
     return std::nullopt;
+  };
+  for (TokenStream& stream : streams) {
+    if (!AwaitToken(stream, static_cast<uint32_t>(window.warmup_rounds))) return missed();
   }
-  WarnOfRounds(rounds, window);
+  TokenStream& last = streams.back();
+  // What came in meanwhile is passed over, so that the window starts at a boundary that is just over.
+  auto index = static_cast<uint32_t>(window.warmup_rounds);
+  if (!PassOver(last, &index) || !AwaitToken(last, ++index)) return missed();
+  engine.ResetStatistics();
+  const uint64_t window_start_ns = NowNs();
+  if (!PassOver(last, &index)) return missed();
+  const uint32_t first = index;
+  index += static_cast<uint32_t>(window.rounds);
+  if (!AwaitToken(last, index)) return missed();
+  nlohmann::json s = nlohmann::json::parse(engine.StatisticsJson());
+  if (!PassOver(last, &index)) return missed();
+  if (s["active_sequences"].get<int>() < window.batch && std::any_of(streams.begin(), streams.end(), HasEnded)) {
+    return missed();
+  }
+  WarnOfRounds(index - first, window);
   AddPages(engine, window_start_ns, s);
   return s;
 }
 
 nlohmann::json RunWholeWindow(InferenceEngine& engine, const StepWindow& window) {
-  constexpr int kAttempts = 5;
+  constexpr int kAttempts = 20;
   for (int i = 0; i < kAttempts; ++i) {
     if (std::optional<nlohmann::json> s = RunWindow(engine, window); s.has_value()) return *std::move(s);
   }
