@@ -162,7 +162,7 @@ void FitSlowing(const Windows& windows, StepCosts* costs) {
       r_us = std::max(r_us, count * costs->layers * home.hop_us);
     }
     if (window.round_us <= 0 || r_us <= 0 || alone.r_us <= 0 || alone.s_us <= rest_us) continue;
-    // As PredictRound has it: of the whole round, with what the S-Part does between steps.
+    // These are shares of the whole round, with what the S-Part does between steps, as in PredictRound.
     const double r_busy = r_us / window.round_us, s_busy = (s_us + rest_us) / window.round_us;
     s_sum += r_busy * (s_us / (alone.s_us - rest_us) - 1);
     s_weight += r_busy * r_busy;

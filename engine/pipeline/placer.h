@@ -31,7 +31,7 @@ struct Seats {
 // home itself, a near one, and all homes say how fast they read, a plan says which micro-batches near and far ones go
 // to. A GPU's memory is filled first, and others get sequences only if more tokens come of it; where the near home is a
 // CPU's, each sequence goes where it gives more tokens. Without a near home all homes are used, and micro-batches grow
-// evenly, or, if that is fixed for no one, as many of them are used as are fastest.
+// evenly. If their number was left to the engine (BatchLimits::adapts), as many are used as are fastest.
 //
 // Owns: what it knows of homes, and of what steps cost. It reads the ledger, the members and the queue, and changes
 // nothing there.

@@ -110,7 +110,8 @@ void ShowPoint(const MeasuredWindow& window, bool quiet) {
                window.micro_batches, window.micro_batches == 1 ? "" : "es", window.round_us);
 }
 
-// As the options say; with `description` as that engine's cores are, and with so many micro-batches, whatever the load.
+// Loads an engine as the options say; or one whose cores are divided as `description` has it, and which always uses so
+// many micro-batches.
 std::unique_ptr<InferenceEngine> LoadForGrid(const EngineFlags& flags, const nlohmann::json* description = nullptr,
                                              int micro_batches = 0) {
   const std::unique_ptr<EngineOptions> options = flags.Build();
@@ -162,11 +163,12 @@ Windows MeasureGrid(InferenceEngine& engine, const EngineFlags& flags, const Cal
   return windows;
 }
 
-// What the homes do for prompts that are computed by themselves. near_home: the first that attends within stages, if
-// there is one.
-std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const EngineFlags& flags, int layers,
-                                           size_t near_home) {
+// What the homes do for prompts that are computed by themselves. `costs`: those of decode steps, which say who is near.
+std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const EngineFlags& flags, const StepCosts& costs) {
   std::vector<MeasuredPrompt> prompts;
+  const auto is_near = [](const HomeCosts& home) { return home.near; };
+  const auto first_near = std::find_if(costs.homes.begin(), costs.homes.end(), is_near) - costs.homes.begin();
+  const double layers = costs.layers;
   const int chunk = std::stoi(flags.Value("prefill-chunk"));
   for (const int tokens : {2 * chunk, 8 * chunk}) {
     const StepWindow one = {.batch = 1, .context = tokens, .rounds = 1, .warmup_rounds = 0};
@@ -184,7 +186,7 @@ std::vector<MeasuredPrompt> MeasurePrompts(InferenceEngine& engine, const Engine
     const auto stages = statistics.at("layer_stages").get<double>();
     if (statistics.at("hops").get<double>() > 0 || stages == 0) continue;
     // Somebody attended within the stages, and with one such home it is known who.
-    MeasuredPrompt prompt = {.tokens = tokens, .chunk = chunk, .home = near_home};
+    MeasuredPrompt prompt = {.tokens = tokens, .chunk = chunk, .home = static_cast<size_t>(first_near)};
     const auto attend_ns = statistics.at("stage_attend_ns").get<double>();
     prompt.in_stages = attend_ns == 0;
     prompt.home_us = prompt.in_stages ? statistics.at("layer_stage_ns").get<double>() * 1e-3 / stages * prompt.chunks()
@@ -201,26 +203,14 @@ void ThrowIfEmpty(const Windows& windows) {
               "--max-context let more and longer sequences in");
 }
 
-// One that had no sequence would count as one that costs nothing.
-void CheckAllHomesMeasured(const Windows& windows, const nlohmann::json& description) {
-  for (size_t h = 0; h < windows[0].homes.size(); ++h) {
-    const auto had_some = [h](const MeasuredWindow& window) { return window.homes[h].share > 0; };
-    if (std::any_of(windows.begin(), windows.end(), had_some)) continue;
+// A home that had no sequence would count as one that costs nothing.
+void CheckAllHomesMeasured(const StepCosts& costs, const nlohmann::json& homes) {
+  for (size_t h = 0; h < homes.size(); ++h) {
+    if (costs.homes[h].tokens_max > 0) continue;
     throw Error(FD_RESOURCE_EXHAUSTED, "--batches, --contexts: home " + std::to_string(h) + " (" +
-                                           description.at("homes").at(h).at("name").get<std::string>() +
+                                           homes[h].at("name").get<std::string>() +
                                            ") had no sequence at any point; give more sequences, or longer ones");
   }
-}
-
-// The first home that attends within stages; 0 if none does.
-size_t FirstNear(const Windows& windows) {
-  for (size_t h = 0; h < windows[0].homes.size(); ++h) {
-    const auto had_some = [h](const MeasuredWindow& window) { return window.homes[h].share > 0; };
-    const auto had_hops = [h](const MeasuredWindow& window) { return window.homes[h].hop_us > 0; };
-    if (std::any_of(windows.begin(), windows.end(), had_some) && std::none_of(windows.begin(), windows.end(), had_hops))
-      return h;
-  }
-  return 0;
 }
 
 std::string LimitName(const RoundTimes& round) {
@@ -319,16 +309,14 @@ void Calibrate(const CalibrateFlags& grid, EngineFlags& flags) {
   }
   Windows windows = MeasureGrid(*engine, flags, grid, grid.batches);
   ThrowIfEmpty(windows);
-  CheckAllHomesMeasured(windows, description);
-  const std::vector<MeasuredPrompt> prompts =
-      MeasurePrompts(*engine, flags, description.at("layers").get<int>(), FirstNear(windows));
   windows.insert(windows.end(), several.begin(), several.end());
 
   Calibration calibration;
   calibration.engine = ReadCalibratedEngine(description);
   const Fit fit = FitCosts(windows, calibration.engine.layers, HasFabric(description));
+  CheckAllHomesMeasured(fit.costs, description.at("homes"));
   calibration.costs = fit.costs;
-  FitPairs(prompts, windows[0].homes.size(), &calibration.costs);
+  FitPairs(MeasurePrompts(*engine, flags, fit.costs), windows[0].homes.size(), &calibration.costs);
   calibration.homes = static_cast<int>(windows[0].homes.size());
   calibration.version = fd_version();
   calibration.machine = MachineName();
@@ -348,7 +336,7 @@ void Check(const CalibrateFlags& grid, EngineFlags& flags) {
   std::unique_ptr<InferenceEngine> engine = LoadForGrid(flags);
   const nlohmann::json description = DescriptionOf(*engine);
   ThrowUnlessOk(CheckCalibration("--check", grid.check, *calibration, ReadCalibratedEngine(description)));
-  // Not as many micro-batches as are fastest.
+  // The number of micro-batches must not change while a point is measured.
   const auto micro_batches = description.at("micro_batches").get<int>();
   if (flags.Value("micro-batches") == "auto" && micro_batches > 1) {
     engine.reset();
