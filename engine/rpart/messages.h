@@ -84,9 +84,10 @@ enum class ControlKind : uint32_t {
   kRoster = 1,    // engine -> home: RosterMessage + entries
   kRelease = 2,   // engine -> home: SequenceMessage; the sequence's pages are freed. Unknown ones are fine
   kTruncate = 3,  // engine -> home: SequenceMessage; keeps the first `tokens` tokens. With int4 there must be
-                  // room for the pieces of a closed page that is opened again
+                  // room for the pieces of a closed page that is opened again: of one that is kept whole there are
+                  // none, and its rows are not computed again
   kFork = 4,      // engine -> home: ForkMessage; a new sequence shares the first `tokens` tokens. With int4
-                  // it takes its open page's pieces at once: as for a fill, there must be room
+                  // it takes its open page's pieces at once, under the same rule: as for a fill, there must be room
   kFill = 5,      // engine -> home: SequenceMessage; `tokens` tokens of random KV in an empty one (for measuring)
   kIdle = 6,      // engine -> home: IdleMessage; nothing in flight until RingHome, the home may park. Any
                   // other message ends that, and after it idle must be said again

@@ -23,6 +23,8 @@ class PageCounts {
   uint32_t Pieces(uint32_t tokens) const {
     return open_pages_ && tokens > 0 ? (tokens - 1) % kPageTokens / kOpenPieceTokens + 1 : 0;
   }
+  // The same of a sequence that was cut or forked there: what is behind a full page needs nothing of it open.
+  uint32_t PiecesOfCut(uint32_t tokens) const { return tokens % kPageTokens == 0 ? 0 : Pieces(tokens); }
   // The same in a step, and after it, that appends tokens [first, end): layers that are still to come have the open
   // page as it was, unless that was full.
   uint32_t PiecesOfStep(uint32_t first, uint32_t end) const {

@@ -183,4 +183,10 @@ absl::Status CheckLinkCarries(const RPartShape& shape, const LinkSize& size) {
                       expected.hop_payload_bytes_max, expected.reply_payload_bytes_max));
 }
 
+bool MayHavePromptKernel(const RPartShape& shape) {
+  const AttentionShape attention = shape.attention();
+  const bool rounds = attention.kv_type == KvType::kInt8 || attention.kv_type == KvType::kInt4;
+  return rounds && attention.type == ElementType::kBf16;
+}
+
 }  // namespace fastdecode

@@ -19,6 +19,10 @@ std::string DescribeModelDifference(const RPartShape& here, const RPartShape& th
 // As that, and the element type: what peers that share a home's pages must agree on.
 std::string DescribePageDifference(const RPartShape& here, const RPartShape& there);
 
+// Whether a home, by its ISA, may attend to rows of prompts with a kernel of their own, whose bits differ (decision
+// 0021).
+bool MayHavePromptKernel(const RPartShape& shape);
+
 // Tokens of a bulk segment at most; 0: K and V of this shape cannot be pushed.
 uint32_t PushTokensMax(const RPartShape& shape);
 // The link that carries this shape's hops and replies; `push`: and bulk segments, where that can be.

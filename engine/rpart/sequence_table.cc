@@ -100,7 +100,7 @@ absl::Status SequenceTable::Truncate(uint64_t id, uint32_t tokens) {
   // A closed page that becomes the open one is read before it is returned.
   const size_t pages = PagesOf(tokens);
   const uint32_t stored_min = sequence->StoredTokensMin();
-  uint32_t pieces = counts_.PiecesOfStep(std::min(tokens, stored_min), tokens);
+  uint32_t pieces = counts_.PiecesOfCut(tokens);
   // Layers in between may need those that are there.
   if (stored_min < tokens) pieces = std::max(pieces, sequence->pieces);
   if (pieces > sequence->pieces + account_->free() + PagesAlone(*sequence, pages)) {
@@ -126,7 +126,7 @@ absl::Status SequenceTable::Fork(uint64_t id, uint32_t tokens, uint64_t new_id) 
     return absl::InvalidArgumentError(absl::StrFormat("fork: %d tokens of sequence %d, but only %d are stored", tokens,
                                                       id, sequence->StoredTokensMin()));
   }
-  const uint32_t pieces = counts_.Pieces(tokens);
+  const uint32_t pieces = counts_.PiecesOfCut(tokens);
   if (account_->free() < pieces) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "fork: %d pages for the open page of sequence %d, but only %d are free", pieces, new_id, account_->free()));
@@ -186,9 +186,10 @@ void SequenceTable::ReturnPieces(KvSequence* sequence, uint32_t count) {
   }
 }
 
-// Makes the page that is the last one of `tokens` tokens the open page of `to`, layer by layer, unless it is that.
+// Makes the page that is the last one of `tokens` tokens the open page of `to`, layer by layer, unless it is that, or
+// full.
 void SequenceTable::ReopenFrom(const KvSequence& from, uint32_t tokens, KvSequence* to) const {
-  if (tokens == 0) return;
+  if (tokens % kPageTokens == 0) return;
   const KvPool& pool = account_->pool();
   const uint32_t page = (tokens - 1) / kPageTokens, pieces = counts_.Pieces(tokens);
   const int page_tokens = static_cast<int>(tokens - page * kPageTokens);

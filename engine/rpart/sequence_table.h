@@ -26,7 +26,8 @@ struct KvSequence {
   std::vector<PageId> pages;            // [position / 32]; shared ones have several references. No open one
   std::vector<uint32_t> stored_tokens;  // [layer]
   uint64_t reservation = 0;             // that its segments name; 0: none
-  // With int4: hold the open page of the last stored token, layer by layer, even if it is full.
+  // With int4: hold the open page of the last stored token, layer by layer, even if it is full, until a cut or a fork
+  // ends there.
   PageId open_pieces[kOpenPieces] = {kNoPage, kNoPage, kNoPage, kNoPage};
   uint32_t pieces = 0;  // of these, the others are kNoPage
 
@@ -81,8 +82,8 @@ class SequenceTable {
   // stored length; ResourceExhausted if more pages are opened than returned, and there are none.
   absl::Status Truncate(uint64_t id, uint32_t tokens);
   // A new sequence that shares the first `tokens` tokens of another; whoever writes to the last, partial page first
-  // gets its own copy of it. With int4 it has one at once, as its open page. Errors: NotFound; AlreadyExists;
-  // InvalidArgument above the stored length; ResourceExhausted.
+  // gets its own copy of it. With int4 it has one at once, as its open page, unless the page is full. Errors: NotFound;
+  // AlreadyExists; InvalidArgument above the stored length; ResourceExhausted.
   absl::Status Fork(uint64_t id, uint32_t tokens, uint64_t new_id);
   // The sequence becomes number `new_id` of another peer's table at this home, with its pages. REQUIRES: `to` is
   // another table of the same pool and layers, has room for a sequence of this length, knows no `new_id`, and its
