@@ -66,7 +66,7 @@ bool HomeLedger::TakeForStep(Holder holder, uint32_t first, uint32_t end, bool i
 
 HomeLedger::Holder HomeLedger::Fork(Holder holder, uint32_t tokens) {
   HolderState& from = holders_[holder];
-  const uint32_t shared = counts_.Closed(tokens), pieces = counts_.Pieces(tokens);
+  const uint32_t shared = counts_.Closed(tokens), pieces = counts_.PiecesOfCut(tokens);
   FD_CHECK(shared <= from.shared + from.own, "a fork of more pages than there are");
   if (pieces > homes_[from.home].free) return kNobody;
   const Holder fork = Open(from.home);
@@ -81,6 +81,7 @@ HomeLedger::Holder HomeLedger::Fork(Holder holder, uint32_t tokens) {
     if (from.node != kNone) ReplaceChild(from.node, CodeOf(holder), CodeOfNode(node));
     from.own -= pages;
     from.own_after -= pages;
+    if (from.kept) homes_[from.home].idle -= pages;
     from.node = node;
     from.shared = shared;
     AddChild(node, CodeOf(holder));
@@ -95,7 +96,7 @@ HomeLedger::Holder HomeLedger::Fork(Holder holder, uint32_t tokens) {
 
 bool HomeLedger::Truncate(Holder holder, uint32_t stored, uint32_t tokens) {
   HolderState& state = holders_[holder];
-  const uint32_t closed = counts_.Closed(tokens), pages = closed + counts_.Pieces(tokens);
+  const uint32_t closed = counts_.Closed(tokens), pages = closed + counts_.PiecesOfCut(tokens);
   const uint32_t shared = std::min(state.shared, closed), own = pages - shared;
   FD_CHECK(tokens <= stored && counts_.Closed(stored) <= state.shared + state.own,
            "a truncation to more than there is");
@@ -104,9 +105,11 @@ bool HomeLedger::Truncate(Holder holder, uint32_t stored, uint32_t tokens) {
   const uint32_t meanwhile = reopens && state.shared <= closed ? 1 : 0;
   if (own + meanwhile > state.own + homes_[state.home].free) return false;
   ++changes_;
-  homes_[state.home].free += state.own;
-  homes_[state.home].free -= own;
-  ++homes_[state.home].returns;
+  HomeAccount& home = homes_[state.home];
+  home.free += state.own;
+  home.free -= own;
+  if (state.kept) home.idle -= state.own - own;
+  ++home.returns;
   state.own = state.own_after = own;
   ShareLess(holder, shared);
   return true;
@@ -120,10 +123,37 @@ void HomeLedger::Release(Holder holder) {
   HomeAccount& home = homes_[state.home];
   home.free += state.own;
   ++home.returns;
-  --home.holders;
+  if (state.kept) {
+    home.idle -= state.own;
+  } else {
+    --home.holders;
+  }
   if (state.node != kNone) RemoveChild(state.node, CodeOf(holder));
   state = {};
   free_holders_.push_back(holder);  // reserved
+}
+
+void HomeLedger::Keep(Holder holder) {
+  HolderState& state = holders_[holder];
+  FD_CHECK(state.home >= 0 && !state.kept && !state.copies, "a holder that cannot be kept");
+  ++changes_;
+  state.own_after = state.own;
+  state.kept = true;
+  homes_[state.home].idle += state.own;
+  --homes_[state.home].holders;
+  if (state.node != kNone) Deactivate(state.node);
+}
+
+uint32_t HomeLedger::CountIdle(Holder holder, uint32_t pages) const {
+  const HolderState& state = holders_[holder];
+  uint32_t idle = state.kept && pages > state.shared ? pages - state.shared : 0;
+  uint32_t end = state.shared;
+  for (Node node = state.node; node != kNone; node = nodes_[node].parent) {
+    const uint32_t first = end - nodes_[node].pages;
+    if (nodes_[node].active == 0 && pages > first) idle += std::min(pages, end) - first;
+    end = first;
+  }
+  return idle;
 }
 
 // The keeper hangs beside the holder, which goes on with less.
@@ -163,7 +193,7 @@ void HomeLedger::ShareLess(Holder holder, uint32_t pages) {
     const Node above = MakeNode(state.home, nodes_[node].parent, nodes_[node].pages - (end - pages));
     if (nodes_[node].parent != kNone) ReplaceChild(nodes_[node].parent, CodeOfNode(node), CodeOfNode(above));
     nodes_[node].parent = above;
-    nodes_[node].pages = end - pages;
+    ResizeNode(node, end - pages);
     AddChild(above, CodeOfNode(node));
     node = above;
   }
@@ -178,35 +208,64 @@ HomeLedger::Node HomeLedger::MakeNode(int home, Node parent, uint32_t pages) {
   const Node node = free_nodes_.back();
   free_nodes_.pop_back();
   nodes_[node] = {.home = home, .parent = parent, .pages = pages};
+  homes_[home].idle += pages;
   return node;
+}
+
+// One more child of the node is active.
+void HomeLedger::Activate(Node node) {
+  for (; node != kNone && nodes_[node].active++ == 0; node = nodes_[node].parent) {
+    homes_[nodes_[node].home].idle -= nodes_[node].pages;
+  }
+}
+
+void HomeLedger::Deactivate(Node node) {
+  for (; node != kNone && --nodes_[node].active == 0; node = nodes_[node].parent) {
+    homes_[nodes_[node].home].idle += nodes_[node].pages;
+  }
+}
+
+void HomeLedger::ResizeNode(Node node, uint32_t pages) {
+  NodeState& state = nodes_[node];
+  if (state.active == 0) homes_[state.home].idle += pages - state.pages;
+  state.pages = pages;
 }
 
 void HomeLedger::AddChild(Node node, uint32_t code) {
   ++nodes_[node].children;
   nodes_[node].child_xor ^= code;
+  if (IsActive(code)) Activate(node);
 }
 
 void HomeLedger::RemoveChild(Node node, uint32_t code) {
   nodes_[node].child_xor ^= code;
+  if (IsActive(code)) Deactivate(node);
   if (--nodes_[node].children == 1) MergeIntoChild(node);
 }
 
-void HomeLedger::ReplaceChild(Node node, uint32_t code, uint32_t by) { nodes_[node].child_xor ^= code ^ by; }
+void HomeLedger::ReplaceChild(Node node, uint32_t code, uint32_t by) {
+  const bool was_active = IsActive(code), is_active = IsActive(by);
+  nodes_[node].child_xor ^= code ^ by;
+  if (is_active && !was_active) Activate(node);
+  if (was_active && !is_active) Deactivate(node);
+}
 
 // Nobody shares its pages any more but its one child, a holder or a node, which has them from now on.
 void HomeLedger::MergeIntoChild(Node node) {
   const NodeState gone = nodes_[node];
   if ((gone.child_xor & 1) != 0) {
-    NodeState& child = nodes_[gone.child_xor >> 1];
-    child.parent = gone.parent;
-    child.pages += gone.pages;
+    const Node child = gone.child_xor >> 1;
+    nodes_[child].parent = gone.parent;
+    ResizeNode(child, nodes_[child].pages + gone.pages);
   } else {
     HolderState& child = holders_[gone.child_xor >> 1];
     child.node = gone.parent;
     child.shared -= gone.pages;
     child.own += gone.pages;
     child.own_after += gone.pages;
+    if (child.kept) homes_[gone.home].idle += gone.pages;
   }
+  if (gone.active == 0) homes_[gone.home].idle -= gone.pages;
   if (gone.parent != kNone) ReplaceChild(gone.parent, CodeOfNode(node), gone.child_xor);
   nodes_[node] = {};
   free_nodes_.push_back(node);  // reserved
@@ -215,45 +274,53 @@ void HomeLedger::MergeIntoChild(Node node) {
 uint32_t HomeLedger::CountNotAlone(int home) const {
   uint32_t pages = 0;
   for (const NodeState& node : nodes_) pages += node.home == home ? node.pages : 0;
-  for (size_t keeper = holders_max_; keeper < holders_.size(); ++keeper) {
-    pages += holders_[keeper].home == home ? holders_[keeper].own : 0;
+  for (size_t holder = 0; holder < holders_.size(); ++holder) {
+    const bool counts = holder >= holders_max_ || holders_[holder].kept;
+    pages += counts && holders_[holder].home == home ? holders_[holder].own : 0;
   }
   return pages;
 }
 
 void HomeLedger::CheckInvariants() const {
-  std::array<uint64_t, kMaxHomes> used = {};
+  std::array<uint64_t, kMaxHomes> used = {}, idle = {};
   std::array<uint32_t, kMaxHomes> holders = {};
-  size_t held = 0, nodes = 0, children = 0, children_of_nodes = 0;
+  size_t held = 0, nodes = 0, children = 0, children_of_nodes = 0, active = 0, active_of_nodes = 0;
   for (size_t i = 0; i < holders_.size(); ++i) {
     const HolderState& state = holders_[i];
     const bool is_keeper = i >= holders_max_;
     FD_CHECK(!is_keeper || (state.home >= 0) == holders_[i - holders_max_].copies, "a keeper without a copy");
     if (state.home < 0) continue;
     held += is_keeper ? 0 : 1;
-    holders[state.home] += is_keeper ? 0 : 1;
+    holders[state.home] += is_keeper || state.kept ? 0 : 1;
     used[state.home] += state.own;
+    idle[state.home] += state.kept ? state.own : 0;
     uint32_t shared = 0;
     for (Node node = state.node; node != kNone; node = nodes_[node].parent) shared += nodes_[node].pages;
     FD_CHECK(shared == state.shared, "a holder's shared pages are not those of its nodes");
     FD_CHECK(state.own_after <= state.own, "a step leaves more pages than it had");
     children += state.node != kNone;
+    active += state.node != kNone && !state.kept;
   }
   for (const NodeState& node : nodes_) {
     if (node.home < 0) continue;
     ++nodes;
     used[node.home] += node.pages;
+    idle[node.home] += node.active == 0 ? node.pages : 0;
     FD_CHECK(node.children >= 2 && node.pages > 0, "a node that nobody shares");
     FD_CHECK(node.parent == kNone || nodes_[node.parent].home == node.home, "nodes of two homes in one tree");
     children += node.parent != kNone;
     children_of_nodes += node.children;
+    active += node.parent != kNone && node.active > 0;
+    active_of_nodes += node.active;
   }
   FD_CHECK(children == children_of_nodes, "a node's children are miscounted");
+  FD_CHECK(active == active_of_nodes, "a node's children that are not kept are miscounted");
   FD_CHECK(held + free_holders_.size() == holders_max_, "a holder's number is lost");
   FD_CHECK(nodes + free_nodes_.size() == nodes_.size(), "a node's number is lost");
   for (int h = 0; h < kMaxHomes; ++h) {
     FD_CHECK(holders[h] == homes_[h].holders, "a home's holders are miscounted");
     FD_CHECK(used[h] == homes_[h].total - homes_[h].free, "a home's pages are miscounted");
+    FD_CHECK(idle[h] == homes_[h].idle, "a home's idle pages are miscounted");
   }
 }
 

@@ -76,24 +76,34 @@ class HomeLedger {
   bool Truncate(Holder holder, uint32_t stored, uint32_t tokens);
   // Gives all pages back that nobody shares, and ends its step. The number may be given to another holder from now on.
   void Release(Holder holder);
+  // It takes no pages any more, and what it has is idle where nobody else needs it. It counts as a holder of its home
+  // no more. Forks of it are holders as all others. REQUIRES: it is not kept, and its step is over (EndStep).
+  void Keep(Holder holder);
 
   int home(Holder holder) const { return holders_[holder].home; }
   uint32_t pages(Holder holder) const { return holders_[holder].shared + holders_[holder].own; }
   // Pages that it has alone: they come free if it is released. What it copies in a step is not among them.
   uint32_t pages_alone(Holder holder) const { return holders_[holder].own; }
+  // How many of its first pages are idle, and would not be any more if a fork shared these. O(depth).
+  uint32_t CountIdle(Holder holder, uint32_t pages) const;
 
   // --- homes
   uint32_t pages_total(int home) const { return homes_[home].total; }
   uint32_t pages_free(int home) const { return homes_[home].free; }
   uint32_t pages_used(int home) const { return homes_[home].total - homes_[home].free; }
-  uint32_t holders(int home) const { return homes_[home].holders; }
+  uint32_t pages_idle(int home) const { return homes_[home].idle; }
+  // Those that are free, or would be without the kept holders.
+  uint32_t pages_available(int home) const { return homes_[home].free + homes_[home].idle; }
+  uint32_t pages_needed(int home) const { return homes_[home].total - pages_available(home); }
+  uint32_t holders(int home) const { return homes_[home].holders; }  // without those that are kept
   // How often pages came back to this home with a release or a truncation, which the home is told of.
   uint64_t returns(int home) const { return homes_[home].returns; }
   // Grows whenever a number above changes.
   uint64_t changes() const { return changes_; }
   const PageCounts& counts() const { return counts_; }
 
-  // Pages of a home that no holder has alone: several share them, or a keeper has them until a step is over.
+  // Pages of a home that no holder has alone but kept ones: several share them, or a keeper has them until a step is
+  // over, or they are a kept holder's.
   // O(holders).
   uint32_t CountNotAlone(int home) const;
   // Ends the process if the numbers contradict each other. O(holders x depth).
@@ -106,6 +116,7 @@ class HomeLedger {
   struct HomeAccount {
     uint32_t total = 0;
     uint32_t free = 0;
+    uint32_t idle = 0;
     uint32_t holders = 0;
     uint64_t returns = 0;
   };
@@ -116,13 +127,15 @@ class HomeLedger {
     uint32_t own = 0;        // pages that nobody else has
     uint32_t own_after = 0;  // the same once the step is over
     bool copies = false;     // the keeper has what it shared before the step, until that is over
+    bool kept = false;
   };
   struct NodeState {
     int home = -1;  // -1: the number is free
     Node parent = kNone;
     uint32_t pages = 0;
     uint32_t children = 0;   // holders and nodes
-    uint32_t child_xor = 0;  // of their codes: with one child left, its code
+    uint32_t active = 0;     // of these, holders that are not kept, and nodes that have such below them
+    uint32_t child_xor = 0;  // of the children's codes: with one child left, its code
   };
 
   Holder KeeperOf(Holder holder) const { return holder + static_cast<Holder>(holders_max_); }
@@ -130,6 +143,12 @@ class HomeLedger {
   static uint32_t CodeOfNode(Node node) { return node << 1 | 1; }
 
   Node MakeNode(int home, Node parent, uint32_t pages);
+  bool IsActive(uint32_t code) const {
+    return (code & 1) != 0 ? nodes_[code >> 1].active > 0 : !holders_[code >> 1].kept;
+  }
+  void Activate(Node node);
+  void Deactivate(Node node);
+  void ResizeNode(Node node, uint32_t pages);
   void AddChild(Node node, uint32_t code);
   void RemoveChild(Node node, uint32_t code);
   void ReplaceChild(Node node, uint32_t code, uint32_t by);

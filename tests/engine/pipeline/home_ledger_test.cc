@@ -31,6 +31,7 @@ class BruteForce {
     uint32_t tokens = 0;
     std::vector<int> pages;   // [position / 32], with those that were taken ahead
     std::vector<int> pieces;  // of the open page
+    bool kept = false;
   };
 
   explicit BruteForce(bool open_pages) : counts_(open_pages) {}
@@ -52,7 +53,33 @@ class BruteForce {
     return alone + static_cast<uint32_t>(holders_.at(id).pieces.size());
   }
 
+  // Pages that kept holders alone have.
+  uint32_t Idle(int home) const {
+    std::set<int> needed, idle;
+    for (const auto& [id, holder] : holders_) {
+      if (holder.home != home) continue;
+      std::set<int>& pages = holder.kept ? idle : needed;
+      pages.insert(holder.pages.begin(), holder.pages.end());
+      pages.insert(holder.pieces.begin(), holder.pieces.end());
+    }
+    return static_cast<uint32_t>(
+        std::count_if(idle.begin(), idle.end(), [&](int page) { return needed.count(page) == 0; }));
+  }
+  // Of the first pages of a holder, those that only kept ones have.
+  uint32_t IdleOf(uint32_t id, uint32_t pages) const {
+    uint32_t idle = 0;
+    for (uint32_t i = 0; i < pages; ++i) {
+      const int page = holders_.at(id).pages[i];
+      idle += std::none_of(holders_.begin(), holders_.end(), [&](const auto& one) {
+        const std::vector<int>& has = one.second.pages;
+        return !one.second.kept && std::find(has.begin(), has.end(), page) != has.end();
+      });
+    }
+    return idle;
+  }
+
   void Open(uint32_t id, int home) { holders_[id].home = home; }
+  void Keep(uint32_t id) { holders_.at(id).kept = true; }
   // A step that appends tokens [tokens, end): what it writes to must not be shared.
   bool Step(uint32_t id, uint32_t end) {
     const Holder before = holders_.at(id);
@@ -74,10 +101,12 @@ class BruteForce {
   }
   bool Fork(uint32_t id, uint32_t tokens, uint32_t new_id) {
     const Holder& from = holders_.at(id);
-    if (counts_.Pieces(tokens) > Free(from.home)) return false;
-    Holder fork{.home = from.home, .tokens = tokens};
+    if (PiecesOfCut(tokens) > Free(from.home)) return false;
+    Holder fork;
+    fork.home = from.home;
+    fork.tokens = tokens;
     fork.pages.assign(from.pages.begin(), from.pages.begin() + counts_.Closed(tokens));
-    while (fork.pieces.size() < counts_.Pieces(tokens)) fork.pieces.push_back(next_++);
+    while (fork.pieces.size() < PiecesOfCut(tokens)) fork.pieces.push_back(next_++);
     holders_[new_id] = fork;
     return true;
   }
@@ -85,7 +114,7 @@ class BruteForce {
     const Holder before = holders_.at(id);
     Holder& holder = holders_.at(id);
     holder.pages.resize(counts_.Closed(tokens));
-    holder.pieces.resize(counts_.Pieces(tokens));
+    holder.pieces.resize(PiecesOfCut(tokens));
     for (size_t i = before.pieces.size(); i < holder.pieces.size(); ++i) holder.pieces[i] = next_++;
     // The page that is opened again is read before it is returned.
     const size_t last = counts_.Closed(tokens);
@@ -102,6 +131,8 @@ class BruteForce {
   const std::map<uint32_t, Holder>& holders() const { return holders_; }
 
  private:
+  // A page that is whole has no pieces once the sequence is cut or forked behind it.
+  uint32_t PiecesOfCut(uint32_t tokens) const { return tokens % kPageTokens == 0 ? 0 : counts_.Pieces(tokens); }
   int Holders(int page) const {
     return static_cast<int>(std::count_if(holders_.begin(), holders_.end(), [&](const auto& one) {
       return std::find(one.second.pages.begin(), one.second.pages.end(), page) != one.second.pages.end();
@@ -233,6 +264,17 @@ class HomeLedgerTest : public testing::TestWithParam<bool> {
         [&](RealHome& one) { return one.table().Truncate(id, tokens).ok(); });
     return fits;
   }
+  // Cut to its full pages before, as it would be.
+  void Keep(uint32_t id) {
+    if (steps_.contains(id)) EndStep(id);
+    const uint32_t tokens = model_.holders().at(id).tokens / kPageTokens * kPageTokens;
+    ASSERT_TRUE(Truncate(id, tokens));
+    ledger_.Keep(holders_[id]);
+    model_.Keep(id);
+    for (uint32_t pages = 0; pages <= tokens / kPageTokens && !StepsRun(HomeOf(id)); ++pages) {
+      ASSERT_EQ(ledger_.CountIdle(holders_[id], pages), model_.IdleOf(id, pages)) << id << " " << pages;
+    }
+  }
   void Release(uint32_t id) {
     const int home = HomeOf(id);
     homes_[home]->table().Release(id);
@@ -247,7 +289,7 @@ class HomeLedgerTest : public testing::TestWithParam<bool> {
     ledger_.CheckInvariants();
     std::array<uint32_t, kHomes> holders = {};
     for (const auto& [id, holder] : model_.holders()) {
-      ++holders[static_cast<size_t>(holder.home)];
+      holders[static_cast<size_t>(holder.home)] += holder.kept ? 0 : 1;
       if (!steps_.contains(id)) {
         ASSERT_EQ(ledger_.pages(holders_[id]), holder.pages.size() + holder.pieces.size()) << id;
       }
@@ -264,6 +306,8 @@ class HomeLedgerTest : public testing::TestWithParam<bool> {
       if (StepsRun(h)) continue;
       ASSERT_EQ(ledger_.pages_used(h), homes_[h]->used());
       ASSERT_EQ(ledger_.pages_used(h), late_homes_[h]->used());
+      ASSERT_EQ(ledger_.pages_idle(h), model_.Idle(h));
+      ASSERT_EQ(ledger_.pages_available(h) + ledger_.pages_needed(h), ledger_.pages_total(h));
     }
   }
 
@@ -280,7 +324,7 @@ TEST_P(HomeLedgerTest, RandomOperations) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     std::mt19937 random(seed);
     const auto upto = [&](uint32_t most) { return std::uniform_int_distribution<uint32_t>(0, most)(random); };
-    std::array<int, 6> done = {};
+    std::array<int, 7> done = {};
     int refused = 0;
     const bool at_once = seed % 2 == 0;  // steps are over before anything else happens
     for (int i = 0; i < 1500; ++i) {
@@ -291,7 +335,14 @@ TEST_P(HomeLedgerTest, RandomOperations) {
       const uint32_t id = chosen->first, tokens = model_.holders().at(id).tokens;
       const uint32_t operation = upto(99);
       bool fits = true;
-      if (operation < 50) {
+      if (model_.holders().at(id).kept) {  // it is forked, cut to full pages, or goes
+        if (operation < 50 && holders_.size() < kHoldersMax) fits = Fork(id, upto(tokens));
+        if (operation >= 50 && operation < 70) fits = Truncate(id, upto(tokens / kPageTokens) * kPageTokens);
+        if (operation >= 85) Release(id);
+      } else if (operation >= 80 && operation < 85) {
+        Keep(id);
+        ++done[6];
+      } else if (operation < 50) {
         const uint32_t end = std::min(kContext, tokens + 1 + (upto(3) == 0 ? upto(80) : 0));
         if (steps_.contains(id)) {
           EndStep(id);
@@ -326,6 +377,7 @@ TEST_P(HomeLedgerTest, RandomOperations) {
     }
     for (size_t kind = 0; kind < 5; ++kind) EXPECT_GT(done[kind], 0) << kind;
     EXPECT_EQ(done[5] > 0, !at_once);
+    EXPECT_GT(done[6], 0);
     EXPECT_EQ(kept_ > 0, !at_once && !GetParam()) << "open pages are never shared";
     kept_ = 0;
     EXPECT_GT(refused, 0) << "homes were never full";
