@@ -183,6 +183,11 @@ int fd_engine_stats(const fd_engine* engine, fd_stats* out) {
   stats.last_step_ns = counts.last_step_ns;
   stats.recoveries = counts.recoveries;
   stats.recovered = counts.recovered;
+  stats.choices_running = counts.running_answers;
+  stats.choices_waiting = counts.desk.running_answers - counts.running_answers;
+  stats.prefix_tokens = counts.prefix_tokens;
+  stats.cached_tokens = counts.cached_tokens;
+  stats.kv_pages_cached = counts.kv_pages_cached;
   WriteSized(stats, out->struct_size, out);
   return 0;
 }
@@ -199,6 +204,8 @@ int fd_engine_home(const fd_engine* engine, size_t index, fd_home_stats* out) {
   stats.losses = counts.losses;
   stats.kv_pages = counts.kv_pages;
   stats.kv_pages_used = counts.kv_pages_used;
+  stats.cached_tokens = counts.cached_tokens;
+  stats.kv_pages_cached = counts.kv_pages_cached;
   WriteSized(stats, out->struct_size, out);
   return 1;
 }
@@ -224,6 +231,7 @@ void fd_string_free(char* text) { std::free(text); }
 
 int32_t fd_vocab_size(const fd_engine* engine) { return engine->engine->spec().vocab; }
 int32_t fd_max_context(const fd_engine* engine) { return engine->engine->max_context(); }
+uint32_t fd_max_choices(const fd_engine* engine) { return engine->engine->max_answers(); }
 int fd_has_tokenizer(const fd_engine* engine) { return engine->engine->tokenizer() != nullptr; }
 const char* fd_tokenizer_missing_reason(const fd_engine* engine) {
   return engine->engine->tokenizer_missing_reason().c_str();

@@ -19,6 +19,7 @@ fd_request DefaultRequest() {
   request.repetition_penalty = 1;
   request.logprobs = -1;
   request.prompt_logprobs = -1;
+  request.n = 1;
   return request;
 }
 
@@ -88,6 +89,10 @@ fd_status* ReadRequest(const fd_request* given, GivenRequest* out) {
   fields.show_special = request.show_special != 0;
   fields.hides_special = request.show_special == 2;
   fields.pause_events = request.pause_events != 0;
+  fields.answers = request.n;
+  fields.prefix_cache = request.no_prefix_cache == 0;
+  fields.cache_salt = request.cache_salt;
+  fields.cache_salt_bytes = request.cache_salt_bytes;
   return nullptr;
 }
 

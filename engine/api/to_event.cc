@@ -92,6 +92,7 @@ fd_event ToEvent(const TakenEvent& taken) {
       out.stop_token = answer.end.stop_token;
       out.prompt_tokens = answer.sequence.prompt_tokens;
       out.generated_tokens = answer.end.generated_tokens;
+      out.cached_tokens = answer.end.cached_tokens;
       out.times = reinterpret_cast<const fd_request_times*>(&answer.end.times);
       break;
   }

@@ -18,6 +18,11 @@ struct BatchLimits {
   bool near_first = true;           // near homes read so much faster that they are filled first: those of a GPU
   bool adapts = false;              // without near homes, as many micro-batches are used as are fastest
   uint32_t active_max = 0;          // sequences of all micro-batches; 0: as many as they have room for
+  // The prefix cache: sequences that have left and are kept (0: there is no cache), pages that can be found, and
+  // whether homes may have a kernel of their own for rows of prompts (decision 0021).
+  uint32_t cached_max = 0;
+  uint32_t cached_blocks_max = 1 << 12;
+  bool prompts_have_kernel = false;
   // What steps read, to know how long they take where read rates are known; 0: not known.
   int layers = 1;
   uint64_t weight_bytes = 0;  // of the S-Part, in one decode step
@@ -26,6 +31,8 @@ struct BatchLimits {
   const StepCosts* calibrated = nullptr;
 
   uint32_t active() const { return active_max > 0 ? active_max : sequences_max * micro_batches; }
+  // Holders of pages: a sequence whose prompt is pushed holds pages twice.
+  uint32_t holders() const { return 2 * active() + cached_max; }
 };
 
 }  // namespace fastdecode

@@ -1,6 +1,7 @@
 // FAST PATH (docs/FAST_PATH.md)
 #include "engine/pipeline/batcher.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -8,12 +9,18 @@
 
 namespace fastdecode {
 
+namespace {
+// Numbers of homes' sequences from here on are no sequence's id.
+constexpr uint64_t kFirstNumber = uint64_t{1} << 62;
+}  // namespace
+
 Batcher::Batcher(const BatchLimits& limits)
     : limits_(limits),
-      ledger_(limits.open_pages, 2 * size_t{limits.active()}),  // a sequence whose prompt is pushed holds pages twice
+      ledger_(limits.open_pages, limits.holders()),
+      cache_(limits, &ledger_),
       micro_batches_(limits.micro_batches, limits.sequences_max),
       ready_(size_t{limits.ready_max} + limits.active()),
-      placer_(limits, &ledger_, &micro_batches_, &ready_),
+      placer_(limits, &ledger_, &cache_, &micro_batches_, &ready_),
       composer_(limits, &ledger_, &micro_batches_) {
   FD_CHECK(limits.micro_batches >= 1 && limits.micro_batches <= kMaxSlots, "micro-batches out of range");
   FD_CHECK(limits.sequences_max >= 1 && limits.sequences_max <= limits.rows_max, "more sequences than rows");
@@ -23,11 +30,13 @@ Batcher::Batcher(const BatchLimits& limits)
 
 void Batcher::AddHome(int home, uint32_t pages, uint32_t read_rate, PushRole push, bool near) {
   ledger_.AddHome(home, pages);
+  cache_.OpenHome(home);
   placer_.AddHome(home, read_rate, push, near);
 }
 
 uint32_t Batcher::LoseHome(int home, uint64_t now_ns) {
   placer_.LoseHome(home);
+  cache_.LoseHome(home);
   uint32_t marked = 0;
   for (int m = 0; m < limits_.micro_batches; ++m) {
     for (Sequence* sequence : Members(m)) {
@@ -61,21 +70,27 @@ Sequence* Batcher::TakeFollower(Sequence* leader) {
 // Its pages must leave each sequence of the home room to grow by a page; those of open pages, which come and go, are
 // not looked at, so that one may have to give way sooner. It passes those that wait: its request was taken in with its
 // leader.
-bool Batcher::SeatFollower(Sequence* follower, const Sequence& leader) {
+bool Batcher::SeatFollower(Sequence* follower, const Sequence& leader, BoundaryChanges* changes) {
   const int home = leader.seat.home, m = leader.micro_batch;
-  const uint32_t needed = ledger_.counts().Pieces(leader.prompt_tokens) + ledger_.holders(home) + 1;
+  const uint32_t pieces = ledger_.counts().PiecesOfCut(leader.prompt_tokens);
+  const uint32_t needed = pieces + ledger_.holders(home) + 1;
   const bool has_room =
-      active_count() < limits_.active() && micro_batches_.HasPlace(m) && ledger_.pages_free(home) >= needed;
+      active_count() < limits_.active() && micro_batches_.HasPlace(m) && ledger_.pages_available(home) >= needed;
   if (!has_room || leader.is_pushed() || leader.state != SequenceState::kComputes) {
     follower->Enter(SequenceState::kWaits);
     ReturnToReady(follower);
     return false;
   }
+  cache_.MakeRoom(home, pieces, changes);
   follower->Enter(SequenceState::kComputes);
-  follower->seat = {.home = home, .holder = ledger_.Fork(leader.seat.holder, leader.prompt_tokens), .told = true};
+  follower->seat = {.home = home,
+                    .holder = ledger_.Fork(leader.seat.holder, leader.prompt_tokens),
+                    .number = NumberOf(*follower),
+                    .told = true};
   FD_CHECK(follower->seat.holder != HomeLedger::kNobody, "a fork for which there was room");
   follower->computed = leader.prompt_tokens;
   follower->rows = 0;
+  cache_.BeginFollower(*follower, leader);
   micro_batches_.Add(follower, m, placer_.IsNear(*follower));
   return true;
 }
@@ -113,6 +128,7 @@ void Batcher::Settle(Sequence* sequence, BoundaryChanges* changes) {
   changes->Append({.kind = BoundaryChange::Kind::kSettled, .seat = sequence->seat, .sequence = sequence});
   ledger_.Release(sequence->seat.holder);
   micro_batches_.ChangeSeat(sequence, std::exchange(sequence->push.seat, {}));
+  cache_.Begin(*sequence, {});
 }
 
 void Batcher::Rearrange(int m, BoundaryChanges* changes) {
@@ -135,6 +151,7 @@ void Batcher::Rearrange(int m, BoundaryChanges* changes) {
 }
 
 void Batcher::TakeIn(int m, BoundaryChanges* changes, uint64_t now_ns) {
+  cache_.MakeRoomForBlocks(changes);
   while (!ready_.empty() && active_count() < limits_.active() && micro_batches_.HasPlace(m)) {
     size_t head = 0;
     const Seats seats = placer_.PlaceHead(m, now_ns, Changes(), &head);
@@ -142,41 +159,66 @@ void Batcher::TakeIn(int m, BoundaryChanges* changes, uint64_t now_ns) {
     Sequence* const sequence = ready_[head];
     ++queue_changes_;
     ready_.Erase(head);
-    Join(sequence, m, seats);
-    changes->Append({.kind = BoundaryChange::Kind::kJoined, .sequence = sequence});
+    Join(sequence, m, seats, changes);
   }
 }
 
-void Batcher::Join(Sequence* sequence, int m, const Seats& seats) {
+// A fork is told before anything makes room, which may end what it is a fork of. Whoever has pages of its own at once,
+// as one that is filled or pushed, is told afterwards.
+void Batcher::Join(Sequence* sequence, int m, const Seats& seats, BoundaryChanges* changes) {
   sequence->Enter(SequenceState::kComputes);
-  sequence->seat = TakeSeat(*sequence, seats.home);
-  if (seats.push_home >= 0) sequence->push.seat = TakeSeat(*sequence, seats.push_home);
+  sequence->seat = TakeSeat(sequence, seats.home, seats.hit);
+  if (seats.push_home >= 0) sequence->push.seat = TakeSeat(sequence, seats.push_home, {});
   sequence->rows = 0;
-  sequence->computed = sequence->fill_tokens;
+  sequence->computed = std::max(sequence->fill_tokens, seats.hit.tokens);
   sequence->head_since_ns = sequence->no_home_since_ns = 0;
   micro_batches_.Add(sequence, m, placer_.IsNear(*sequence));
+  if (!sequence->is_pushed()) cache_.Begin(*sequence, seats.hit);
+  const BoundaryChange joined = {.kind = BoundaryChange::Kind::kJoined, .sequence = sequence, .hit = seats.hit};
+  const bool forks = seats.hit.tokens > 0;
+  if (forks) changes->Append(joined);
+  TakePages(*sequence, sequence->seat, changes);
+  if (sequence->is_pushed()) TakePages(*sequence, sequence->push.seat, changes);
+  if (!forks) changes->Append(joined);
 }
 
-Seat Batcher::TakeSeat(const Sequence& sequence, int home) {
-  const Seat seat = {.home = home, .holder = ledger_.Open(home)};
-  FD_CHECK(ledger_.Take(seat.holder, ledger_.counts().Most(sequence.length)), "placed at a home without room");
+Seat Batcher::TakeSeat(Sequence* sequence, int home, const PrefixHit& hit) {
+  const bool forks = hit.tokens > 0;
+  const Seat seat = {.home = home,
+                     .holder = forks ? ledger_.Fork(hit.source, hit.tokens) : ledger_.Open(home),
+                     .number = NumberOf(*sequence),
+                     .told = forks};
+  FD_CHECK(seat.holder != HomeLedger::kNobody, "a fork of full pages needs none");
   return seat;
+}
+
+void Batcher::TakePages(const Sequence& sequence, const Seat& seat, BoundaryChanges* changes) {
+  const uint32_t pages = ledger_.counts().Most(sequence.length), has = ledger_.pages(seat.holder);
+  if (pages > has) cache_.MakeRoom(seat.home, pages - has, changes);
+  FD_CHECK(ledger_.Take(seat.holder, pages), "placed at a home without room");
 }
 
 uint32_t Batcher::ComposeRows(int m, BoundaryChanges* changes, bool hold_pushes) {
   composer_.GiveRows(m, hold_pushes);
   while (Sequence* const victim = composer_.NextToGiveWay(m)) Leave(victim, LeaveReason::kPreempted, changes);
+  for (int home = 0; home < kMaxHomes && cache_.kept() > 0; ++home) {
+    cache_.MakeRoom(home, composer_.Wanted(home), changes);
+  }
   return composer_.TakePages(m);
 }
 
 void Batcher::Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* changes) {
+  const bool is_sound = reason != LeaveReason::kHomeLost && !sequence->fails();
+  const uint32_t kept_tokens = cache_.Leave(*sequence, is_sound, changes);
   changes->Append({.kind = BoundaryChange::Kind::kLeft,
                    .reason = reason,
                    .seat = sequence->seat,
                    .push_seat = sequence->push.seat,
-                   .sequence = sequence});
+                   .sequence = sequence,
+                   .kept_tokens = kept_tokens});
   micro_batches_.Remove(*sequence, placer_.IsNear(*sequence));
-  ledger_.Release(sequence->seat.holder);
+  if (kept_tokens == 0) ledger_.Release(sequence->seat.holder);
+  if (kept_tokens > 0) sequence->number = kFirstNumber + numbers_++;  // the home has something by its number
   if (sequence->is_pushed()) ledger_.Release(sequence->push.seat.holder);
   sequence->seat = sequence->push.seat = {};
   sequence->computed = 0;
@@ -196,6 +238,7 @@ void Batcher::ReturnToReady(Sequence* sequence) {
 
 void Batcher::CheckInvariants() const {
   ledger_.CheckInvariants();
+  cache_.CheckInvariants();
   size_t active = 0, following = 0;
   std::array<uint32_t, kMaxHomes> holders = {};
   std::array<uint32_t, kMaxHomes> pages = {};

@@ -10,6 +10,7 @@
 #include "engine/pipeline/home_ledger.h"
 #include "engine/pipeline/micro_batches.h"
 #include "engine/pipeline/placer.h"
+#include "engine/pipeline/prefix_cache.h"
 #include "engine/pipeline/row_composer.h"
 #include "engine/pipeline/sequence.h"
 
@@ -23,11 +24,12 @@ namespace fastdecode {
 // The prompt of a sequence may be computed at another home than its own, a GPU's that pushes K and V (decision 0018):
 // then the sequence holds pages at both until it settles at its own.
 //
-// Four parts do the work: HomeLedger counts pages, MicroBatches has the members, Placer says where those that wait go,
-// RowComposer gives rows. This class has the queue and the order of things at a step boundary, and tells the pipeline
-// what has changed. Micro-batches advance independently of each other, and a step waits for the slowest of its homes.
+// Five parts do the work: HomeLedger counts pages, PrefixCache finds what is stored already, MicroBatches has the
+// members, Placer says where those that wait go, RowComposer gives rows. This class has the queue and the order of
+// things at a step boundary, and tells the pipeline what has changed. Micro-batches advance independently of each
+// other, and a step waits for the slowest of its homes.
 //
-// Owns: the four parts; sequences stay the desk's.
+// Owns: the five parts; sequences stay the desk's.
 // Thread: the pipeline thread. Never allocates after construction. Bounded: by the limits.
 class Batcher {
  public:
@@ -40,7 +42,14 @@ class Batcher {
   // now_ns: of the clock that TakeIn is given. Returns how many recover by this loss.
   uint32_t LoseHome(int home, uint64_t now_ns);
   // The home takes no new sequence; those that it has stay.
-  void CloseHome(int home) { placer_.CloseHome(home); }
+  void CloseHome(int home) {
+    placer_.CloseHome(home);
+    cache_.CloseHome(home);
+  }
+  // Gives up cached prefixes of a closed home, at most so many. Returns whether nothing of ours is there any more.
+  bool LeaveHome(int home, uint32_t cached, BoundaryChanges* changes) {
+    return cache_.Clear(home, cached, changes) && ledger_.holders(home) == 0;
+  }
   int homes_alive() const { return placer_.homes_alive(); }
   void ExpectHome(int home, bool may_come) { placer_.ExpectHome(home, may_come); }
   bool HomesMissing() const { return placer_.HomesMissing(); }
@@ -57,7 +66,9 @@ class Batcher {
   // Makes it a member beside its leader, at the same home, with whose pages of the prompt it begins. False: there is no
   // room for that, and it waits. REQUIRES: TakeFollower gave it; all of the leader's prompt is computed, and no step of
   // the leader is under way.
-  bool SeatFollower(Sequence* follower, const Sequence& leader);
+  bool SeatFollower(Sequence* follower, const Sequence& leader, BoundaryChanges* changes);
+  // A step has computed rows of a sequence, which are stored at its home.
+  void NoteStored(Sequence* sequence) { cache_.NoteStored(sequence); }
 
   // --- a step boundary of micro-batch m, in this order. What they change is appended to *changes.
   // 1. Pages that members have returned in the step before are free now. Sequences that leave: cancelled, failed,
@@ -101,6 +112,8 @@ class Batcher {
   uint32_t pages_free(int home) const { return ledger_.pages_free(home); }
   uint32_t pages_used(int home) const { return ledger_.pages_used(home); }
   uint32_t sequences_at(int home) const { return ledger_.holders(home); }
+  uint32_t pages_cached(int home) const { return ledger_.pages_idle(home); }
+  const PrefixCache& cache() const { return cache_; }
   size_t ready_count() const { return ready_.size(); }
   size_t active_count() const { return micro_batches_.active(); }
   size_t following_count() const { return following_; }
@@ -112,15 +125,18 @@ class Batcher {
   void CheckInvariants() const;
 
  private:
-  void Join(Sequence* sequence, int m, const Seats& seats);
-  Seat TakeSeat(const Sequence& sequence, int home);  // with the pages of all its tokens
+  void Join(Sequence* sequence, int m, const Seats& seats, BoundaryChanges* changes);
+  Seat TakeSeat(Sequence* sequence, int home, const PrefixHit& hit);
+  void TakePages(const Sequence& sequence, const Seat& seat, BoundaryChanges* changes);  // of all its tokens
   void Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* changes);
   void ReturnToReady(Sequence* sequence);  // in order of age
+  static uint64_t NumberOf(const Sequence& sequence) { return sequence.number > 0 ? sequence.number : sequence.id; }
   // Grows with all that the place of the queue's head depends on but the time.
   uint64_t Changes() const { return ledger_.changes() + micro_batches_.changes() + placer_.changes() + queue_changes_; }
 
   const BatchLimits limits_;
   HomeLedger ledger_;
+  PrefixCache cache_;
   MicroBatches micro_batches_;
   FixedVector<Sequence*> ready_;  // oldest first
   size_t following_ = 0;          // sequences that follow others
@@ -129,6 +145,7 @@ class Batcher {
   uint64_t preemptions_ = 0;
   uint64_t moves_ = 0;
   uint64_t queue_changes_ = 0;
+  uint64_t numbers_ = 0;  // of sequences that come to a home again
 };
 
 template <class Condition, class Ended>

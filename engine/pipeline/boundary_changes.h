@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/pipeline/fixed_vector.h"
+#include "engine/pipeline/prefix_hit.h"
 #include "engine/pipeline/sequence.h"
 
 namespace fastdecode {
@@ -22,15 +23,19 @@ struct BoundaryChange {
     kJoined,   // its micro-batch, with pages of the tokens that it has
     kSettled,  // its prompt is stored at the home that it was pushed to, where it lives now
     kMoved,    // to another micro-batch
+    kCut,      // a cached prefix, which has fewer pages, or none, from now on
   };
   Kind kind = Kind::kLeft;
   LeaveReason reason = LeaveReason::kEnds;  // kLeft
-  Seat seat{};                              // kLeft, kSettled: that it had
+  Seat seat{};                              // kLeft, kSettled, kCut: that it had
   Seat push_seat{};                         // kLeft: where its prompt was pushed to
-  Sequence* sequence = nullptr;
+  Sequence* sequence = nullptr;             // kCut: null
+  uint32_t kept_tokens = 0;                 // kLeft, kCut: that stay at the seat as a cached prefix; 0: none
+  PrefixHit hit{};                          // kJoined: what it began with
 };
 
-// In the order in which they came about. Bounded: by twice the sequences that are active at once.
+// In the order in which they came about, but for cached prefixes, each of which is cut once between two forks of it.
+// Bounded: by four times the sequences that are active at once, and those that are cached.
 using BoundaryChanges = FixedVector<BoundaryChange>;
 
 }  // namespace fastdecode

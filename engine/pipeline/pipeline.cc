@@ -18,7 +18,7 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_
       device_home_(spart->device_home()),
       desk_parker_(desk_word),
       batcher_(options.limits),
-      changes_(2 * size_t{options.limits.active()}),
+      changes_(4 * size_t{options.limits.active()} + options.limits.cached_max),
       record_(options.record),
       commands_(8192),
       events_(options.event_capacity) {
@@ -42,8 +42,9 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_
   }
   for (HomePort& port : homes_) {
     // What a home may be behind by when a boundary begins (HomesKeepUp), and until the next one of each place a
-    // release, a fill, fork or reservation of who takes it, and that one's release.
-    port.pending = FixedVector<PendingMessage>(5 * size_t{limits.active()});
+    // release, a fill, fork or reservation of who takes it, and that one's release, and what becomes of cached
+    // prefixes.
+    port.pending = FixedVector<PendingMessage>(8 * size_t{limits.active()} + limits.cached_max);
   }
 }
 

@@ -408,7 +408,8 @@ void Pipeline::Housekeep(uint64_t now_ns) {
       continue;
     }
     CheckProgress(h, now_ns, unseen_ns);
-    statistics_.home_pages_used[h].store(batcher_.pages_used(h), std::memory_order_relaxed);
+    statistics_.home_pages_used[h].store(batcher_.ledger().pages_needed(h), std::memory_order_relaxed);
+    statistics_.home_pages_cached[h].store(batcher_.pages_cached(h), std::memory_order_relaxed);
     FlushPending(port);
     if (port.draining) LeaveDraining(h);
   }
@@ -425,7 +426,10 @@ void Pipeline::LeaveDraining(int home) {
     SayOfHome(PipelineEvent::Kind::kHomeDrains, home);
     port.draining_told = true;
   }
-  if (port.told_left || batcher_.sequences_at(home) != 0 || !port.pending.empty()) return;
+  if (port.told_left || !port.pending.empty()) return;
+  const bool left = batcher_.LeaveHome(home, options_.limits.active(), &changes_);
+  TellOfPages(0);
+  if (!left || !port.pending.empty()) return;
   const LeftMessage message;
   port.told_left = port.link->TrySendControl(&message, sizeof(message));
   if (port.told_left) WakeHome(port);

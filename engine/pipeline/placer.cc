@@ -2,6 +2,8 @@
 #include "engine/pipeline/placer.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <utility>
 
 namespace fastdecode {
@@ -14,6 +16,8 @@ constexpr uint64_t kRefusalNs = 100'000;
 // Another number of micro-batches is used once it was so much faster for so many steps on end.
 constexpr double kCountGainMin = 1.03;
 constexpr int kCountSteps = 64;
+// For so many steps an answer's home counts, at most, against the time that its prompt need not take there.
+constexpr uint32_t kStepsOfAnswer = 256;
 
 StepCostTracker::Start StartOfCosts(const BatchLimits& limits) {
   StepCostTracker::Start start;
@@ -26,10 +30,11 @@ StepCostTracker::Start StartOfCosts(const BatchLimits& limits) {
 }
 }  // namespace
 
-Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
-               const FixedVector<Sequence*>* ready)
+Placer::Placer(const BatchLimits& limits, const HomeLedger* ledger, const PrefixCache* cache,
+               const MicroBatches* micro_batches, const FixedVector<Sequence*>* ready)
     : limits_(limits),
       ledger_(*ledger),
+      cache_(*cache),
       micro_batches_(*micro_batches),
       ready_(*ready),
       counts_(ledger->counts()),
@@ -118,14 +123,14 @@ bool Placer::RatesDiffer() const {
 // What a home has left once it holds so many pages more. All homes take part in every step: where rates differ, the one
 // whose KV is then read soonest keeps steps shortest. Else the free share, which also keeps preemptions far.
 double Placer::Spare(int home, uint32_t pages, bool by_rate) const {
-  if (by_rate) return -static_cast<double>(ledger_.pages_used(home) + pages) / homes_[home].read_rate;
-  return static_cast<double>(ledger_.pages_free(home) - pages) / ledger_.pages_total(home);
+  if (by_rate) return -static_cast<double>(ledger_.pages_needed(home) + pages) / homes_[home].read_rate;
+  return (static_cast<double>(ledger_.pages_available(home)) - pages) / ledger_.pages_total(home);
 }
 
 // The watermark: every sequence there can grow by a page's tokens before somebody has to go. An empty home takes any.
 // Without open pages that is a page each.
 bool Placer::HasRoom(int home, uint32_t pages) const {
-  const uint32_t free = ledger_.pages_free(home);
+  const uint32_t free = ledger_.pages_available(home);
   if (!homes_[home].takes_new() || free < pages + ledger_.holders(home)) return false;
   return !counts_.open_pages() || free >= pages + GrowthOf(home);
 }
@@ -167,21 +172,53 @@ int Placer::ChoosePrefillHome(const Sequence& sequence, int home) const {
   return -1;
 }
 
-// The home with the most to spare, among those that can hold its tokens and a page more of each sequence that they
-// have; -1: there is none now.
-int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
-  int best = -1;
-  double most_spare = 0;
-  const bool by_rate = RatesDiffer();
+// Pages that a sequence needs beside those that others need already. With a hit that ends in a page, it copies that.
+uint32_t Placer::PagesBeside(const Sequence& sequence, const PrefixHit& hit) const {
   const uint32_t pages = counts_.Most(sequence.length);
+  if (hit.tokens == 0) return pages;
+  const uint32_t found = counts_.Closed(hit.tokens), copied = hit.tokens % kPageTokens != 0 ? 1 : 0;
+  return pages - (found - ledger_.CountIdle(hit.source, found)) + copied;
+}
+
+// Whether most of it is stored at the home.
+bool Placer::IsFoundAt(const Sequence& sequence, int home) const {
+  return cache_.on() && 2 * cache_.Find(sequence, home).tokens >= sequence.length;
+}
+
+// The home with the most to spare, among those that can hold its tokens and a page more of each sequence that they
+// have; -1: there is none now. Where some of its tokens are stored already, the home where it costs least.
+int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
+  std::array<PrefixHit, kMaxHomes> hits;
+  bool found = false, known = true;
+  const PlanInputs inputs = cache_.on() ? InputsOfPlan() : PlanInputs();
+  const uint32_t pages = counts_.Most(sequence.length);
+  for (int h = 0; h < kMaxHomes && cache_.on(); ++h) {
+    if (!HasRoom(h, 1)) continue;
+    hits[h] = cache_.Find(sequence, h);
+    found |= hits[h].tokens > 0;
+  }
+  for (int h = 0; h < kMaxHomes && found; ++h) {
+    MicroBatchLoad with = inputs.held;
+    ++with.homes[h].sequences;
+    known &= !HasRoom(h, 1) || costs_.Knows(with);
+  }
+  const bool by_rate = RatesDiffer();
+  // Nobody knows when an answer ends.
+  const double steps = std::min((sequence.length_max - sequence.length) / 2, kStepsOfAnswer);
+  int best = -1;
+  std::tuple<double, uint32_t, double> least;
   for (int h = 0; h < kMaxHomes; ++h) {
     if (kind != Kind::kAny && homes_[h].near != (kind == Kind::kNear)) continue;
-    if (ledger_.pages_total(h) < counts_.Most(sequence.length_max) || !HasRoom(h, pages)) continue;
-    const double spare = Spare(h, pages, by_rate);
-    if (best < 0 || spare > most_spare) {
-      best = h;
-      most_spare = spare;
-    }
+    if (ledger_.pages_total(h) < counts_.Most(sequence.length_max)) continue;
+    if (!HasRoom(h, PagesBeside(sequence, hits[h]))) continue;
+    const HomeLoad more = {.sequences = 1, .tokens = static_cast<double>(PagesBeside(sequence, hits[h])) * kPageTokens};
+    const double cost_us =
+        found && known ? CostOfHome(inputs, h, more, steps, hits[h].tokens, limits_.chunk_tokens_max) : 0;
+    const std::tuple<double, uint32_t, double> cost = {cost_us, sequence.length - hits[h].tokens,
+                                                       -Spare(h, pages, by_rate)};
+    if (best >= 0 && cost >= least) continue;
+    best = h;
+    least = cost;
   }
   return best;
 }
@@ -199,9 +236,14 @@ int Placer::PlaceAtLongestLived(const Sequence& sequence, int m) const {
   return (by_plan ? Takes(m, homes_[best].near) : micro_batches_.IsSmallest(m)) ? best : -1;
 }
 
+// A prompt that is half stored where it is to live is not pushed there, nor is one for whose pages there is room only
+// as far as they are not stored.
 Seats Placer::SeatsAt(const Sequence& sequence, int home) const {
-  const int prefill_home = sequence.KeepsLosingHomes() ? -1 : ChoosePrefillHome(sequence, home);
-  if (prefill_home < 0) return {.home = home};
+  const PrefixHit hit = cache_.on() ? cache_.Find(sequence, home) : PrefixHit();
+  const bool at_home = sequence.KeepsLosingHomes() || 2 * hit.tokens >= sequence.length ||
+                       (hit.tokens > 0 && !HasRoom(home, counts_.Most(sequence.length)));
+  const int prefill_home = at_home ? -1 : ChoosePrefillHome(sequence, home);
+  if (prefill_home < 0) return {.home = home, .hit = hit};
   // With its next token as its last, nobody reads its KV again.
   if (sequence.length + 1 >= sequence.length_max) return {.home = prefill_home};
   return {.home = prefill_home, .push_home = home};
@@ -213,6 +255,7 @@ Seats Placer::PlaceHead(int m, uint64_t now_ns, uint64_t changes, size_t* head) 
   if (refusal.changes == changes && now_ns - refusal.at_ns < kRefusalNs) return {};
   ++looks_;
   *head = FindHead();
+  if (*head < ready_.size()) cache_.PrepareLookup(ready_[*head]);
   int home = -1;
   if (*head == ready_.size()) {
     // All of them wait for a home that was lost.
@@ -241,7 +284,9 @@ int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
   StepPlan plan = plan_;
   if (near >= 0) {
     const HomeLoad more = {.sequences = 1, .tokens = static_cast<double>(counts_.Most(head.length)) * kPageTokens};
-    if (home < 0 || !IsBetterFar(inputs, more, near, home)) return Takes(m, /*near=*/true) ? near : -1;
+    const bool found_near = IsFoundAt(head, near), found_far = home >= 0 && IsFoundAt(head, home);
+    const bool goes_far = found_near != found_far ? found_far : home >= 0 && IsBetterFar(inputs, more, near, home);
+    if (!goes_far) return Takes(m, /*near=*/true) ? near : -1;
     inputs.held.homes[home].sequences += more.sequences;
     inputs.held.homes[home].tokens += more.tokens;
     plan = ChoosePlan(plan_, inputs);
@@ -252,7 +297,7 @@ int Placer::PlaceByPlan(Sequence& head, int m, uint64_t now_ns) {
     plan = placement.plan;
   }
   const StepPlan held = std::exchange(plan_, plan);
-  if (Takes(m, /*near=*/ChoosePrefillHome(head, home) >= 0)) return home;
+  if (Takes(m, /*near=*/SeatsAt(head, home).home != home)) return home;
   plan_ = held;  // it holds from when the first goes by it
   return -1;
 }
@@ -275,7 +320,7 @@ PlanInputs Placer::InputsOfPlan() const {
   for (int h = 0; h < kMaxHomes; ++h) {
     if (!homes_[h].alive) continue;
     inputs.held.homes[h].sequences = ledger_.holders(h);
-    inputs.held.homes[h].tokens = static_cast<double>(ledger_.pages_used(h)) * kPageTokens;
+    inputs.held.homes[h].tokens = static_cast<double>(ledger_.pages_needed(h)) * kPageTokens;
   }
   return inputs;
 }
@@ -288,7 +333,7 @@ void Placer::AddWaiting(const Sequence& head, PlanInputs* inputs) const {
   const auto is_open = [](const HomeFacts& home) { return home.takes_new() && !home.near; };
   for (int h = 0; h < kMaxHomes; ++h) {
     if (!is_open(homes_[h])) continue;
-    room += ledger_.pages_free(h) / (pages + 1);
+    room += ledger_.pages_available(h) / (pages + 1);
     far_rate += homes_[h].read_rate;
   }
   inputs->growth = (1 + static_cast<double>(counts_.Most(head.length_max)) / pages) / 2;

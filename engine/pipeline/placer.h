@@ -10,6 +10,7 @@
 #include "engine/pipeline/fixed_vector.h"
 #include "engine/pipeline/home_ledger.h"
 #include "engine/pipeline/micro_batches.h"
+#include "engine/pipeline/prefix_cache.h"
 #include "engine/pipeline/sequence.h"
 #include "engine/pipeline/statistics.h"
 #include "engine/schedule/placement.h"
@@ -25,6 +26,7 @@ enum class PushRole : uint8_t { kNothing, kComputes, kStores };
 struct Seats {
   int home = -1;       // computes its rows; -1: nowhere now
   int push_home = -1;  // stores its prompt meanwhile, and is its home afterwards; -1: `home` is
+  PrefixHit hit{};     // what is stored at `home` already
 };
 
 // Decides which home and which micro-batch sequences go to (decision 0020, placement.h). Where the S-Part attends to a
@@ -33,14 +35,17 @@ struct Seats {
 // CPU's, each sequence goes where it gives more tokens. Without a near home all homes are used, and micro-batches grow
 // evenly. If their number was left to the engine (BatchLimits::adapts), as many are used as are fastest.
 //
+// Where homes have more or less of a sequence's tokens already, it goes where that saves most, less what its home then
+// keeps all steps longer than the others do (CostOfHome).
+//
 // Owns: what it knows of homes, and of what steps cost. It reads the ledger, the members and the queue, and changes
 // nothing there.
 // Thread: the pipeline thread. Never allocates after construction.
 class Placer {
  public:
   // All of these outlive it. `ready`: sequences that wait, oldest first.
-  Placer(const BatchLimits& limits, const HomeLedger* ledger, const MicroBatches* micro_batches,
-         const FixedVector<Sequence*>* ready);
+  Placer(const BatchLimits& limits, const HomeLedger* ledger, const PrefixCache* cache,
+         const MicroBatches* micro_batches, const FixedVector<Sequence*>* ready);
 
   // read_rate: how fast it reads its KV, in MB/s; 0: not known. near: it attends within the S-Part's stages, and its
   // memory is what weights are read from.
@@ -111,11 +116,14 @@ class Placer {
   bool RatesDiffer() const;
   double Spare(int home, uint32_t pages, bool by_rate) const;
   bool HasRoom(int home, uint32_t pages) const;
+  uint32_t PagesBeside(const Sequence& sequence, const PrefixHit& hit) const;
+  bool IsFoundAt(const Sequence& sequence, int home) const;
   uint32_t GrowthOf(int home) const;
   int ChoosePrefillHome(const Sequence& sequence, int home) const;
 
   const BatchLimits limits_;
   const HomeLedger& ledger_;
+  const PrefixCache& cache_;
   const MicroBatches& micro_batches_;
   const FixedVector<Sequence*>& ready_;
   const PageCounts counts_;

@@ -36,7 +36,7 @@ bool Pipeline::PostSegment(int m, Push* push) {
   const size_t row_bytes = options_.shape.kv_row_bytes();
   const size_t tokens_max = (port.link->size().bulk_segment_bytes_max - kPushRowsOffset) / row_bytes;
   PushHeader header;
-  header.sequence = sequence->id;
+  header.sequence = sequence->push.seat.number;
   header.reservation = sequence->push.reservation;
   header.layer = static_cast<uint32_t>(push->layer);
   header.first_position = push->first_position + push->row;

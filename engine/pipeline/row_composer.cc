@@ -48,7 +48,7 @@ void RowComposer::GiveRows(int m, bool hold_pushes) {
 Sequence* RowComposer::NextToGiveWay(int m) {
   if (std::exchange(gave_way_, false)) CountWanted(m);
   for (int h = 0; h < kMaxHomes; ++h) {
-    if (waits_[h] || wanted_[h] <= ledger_->pages_free(h)) continue;
+    if (waits_[h] || wanted_[h] <= ledger_->pages_available(h)) continue;
     Sequence* const victim = Youngest(h);
     if (victim->micro_batch != m) {
       if (victim->state == SequenceState::kComputes) victim->Enter(SequenceState::kGivesWay);

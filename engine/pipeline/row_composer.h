@@ -36,6 +36,8 @@ class RowComposer {
   // of the micro-batch and returns its pages before it asks again. A sequence of another micro-batch, where a step may
   // be under way, is marked (kGivesWay) instead and leaves at its own boundary.
   Sequence* NextToGiveWay(int m);
+  // Pages of a home that these rows need in all.
+  uint32_t Wanted(int home) const { return wanted_[home]; }
   // 3. Takes the pages of these rows. Where those of another micro-batch's sequence are awaited, who finds none sits
   // the step out. Returns the rows in all.
   uint32_t TakePages(int m);

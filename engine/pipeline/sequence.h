@@ -9,6 +9,7 @@
 #include <memory_resource>
 #include <vector>
 
+#include "engine/pipeline/prefix_keys.h"
 #include "engine/pipeline/step_times.h"
 #include "kernels/attention.h"
 #include "kernels/sampler.h"
@@ -67,6 +68,7 @@ struct SamplingState {
 struct Seat {
   int home = -1;                 // -1: nothing
   uint32_t holder = UINT32_MAX;  // HomeLedger's, of its pages there
+  uint64_t number = 0;           // what the home knows it by
   bool told = false;             // the home has heard of the sequence, and must be told when it leaves
 };
 
@@ -132,6 +134,7 @@ struct Sequence {
   float* prompt_logits = nullptr;  // [prompt_tokens][vocab] if every prompt position's logits are wanted
   TokenLog log;
   SamplingState sampling;
+  PrefixKeys prefix;  // the pipeline adds those of generated tokens
 
   // --- Pipeline thread; the desk reads these after the terminal event.
   SequenceTimes times;  // up to the end of the last step that it had rows in; if it ended while it waited, up to then
@@ -148,6 +151,7 @@ struct Sequence {
   uint32_t computed = 0;       // tokens whose KV is stored at the home
   uint32_t rows = 0;           // query tokens in the current step
   uint32_t previous_rows = 0;  // and in the one before
+  uint64_t number = 0;         // what its next home is to know it by; 0: its id
   Seat seat;                   // where its rows are computed
   PendingPush push;
   uint64_t timed_until_ns = 0;    // what was before is in `times`

@@ -116,7 +116,10 @@ struct PipelineStatistics {
   std::array<Counter, kMaxHomes> home_posts;              // hops sent...
   std::array<Counter, kMaxHomes> home_hops;               // ...and answered
   std::array<DurationHistogram, kMaxHomes> home_work_ns;  // hop seen at the home -> last thread finished
-  std::array<std::atomic<uint32_t>, kMaxHomes> home_pages_used{};  // as the batcher counts them
+  std::array<std::atomic<uint32_t>, kMaxHomes> home_pages_used{};  // that sequences need, as the batcher counts them
+  std::array<std::atomic<uint64_t>, kMaxHomes> home_pages_cached{};  // besides, pages that only ended sequences have
+  Counter prefix_tokens;  // of prompts that were looked up when their sequence came to its first home, and...
+  std::array<Counter, kMaxHomes> home_cached_tokens;  // ...those of them that were stored at this home
   std::atomic<uint64_t> last_step_ns{0};                           // when a step ended last; 0: none has
   std::array<std::atomic<uint64_t>, kMaxHomes> home_last_reply_ns{};  // when a home's last reply was seen; 0: none
   std::atomic<uint32_t> active_sequences{0};

@@ -100,10 +100,13 @@ void Pipeline::ApplyChanges(int m, uint64_t* start_ns) {
         NoteLeft(m, change);
         break;
       case BoundaryChange::Kind::kJoined:
-        NoteJoined(m, sequence, start_ns);
+        NoteJoined(m, change, start_ns);
         break;
       case BoundaryChange::Kind::kSettled:
-        if (change.seat.told) TellHome(ControlKind::kRelease, change.seat.home, *sequence, 0);
+        if (change.seat.told) TellHome(ControlKind::kRelease, change.seat, 0);
+        break;
+      case BoundaryChange::Kind::kCut:
+        TellCut(change.seat, change.kept_tokens);
         break;
       case BoundaryChange::Kind::kMoved: {
         const int to = sequence->micro_batch;
@@ -118,11 +121,19 @@ void Pipeline::ApplyChanges(int m, uint64_t* start_ns) {
 
 // The homes that know a sequence which has left return its pages.
 void Pipeline::ReleaseSeats(int m, const BoundaryChange& change) {
-  const Sequence& sequence = *change.sequence;
-  if (change.seat.told) TellHome(ControlKind::kRelease, change.seat.home, sequence, 0);
+  if (change.seat.told) TellCut(change.seat, change.kept_tokens);
   if (change.push_seat.home < 0) return;
-  DropPushes(m, sequence);
-  if (change.push_seat.told) TellHome(ControlKind::kRelease, change.push_seat.home, sequence, 0);
+  DropPushes(m, *change.sequence);
+  if (change.push_seat.told) TellHome(ControlKind::kRelease, change.push_seat, 0);
+}
+
+// The same for changes outside of a boundary, in which at most one sequence has left.
+void Pipeline::TellOfPages(int m) {
+  for (const BoundaryChange& change : changes_) {
+    if (change.kind == BoundaryChange::Kind::kCut) TellCut(change.seat, change.kept_tokens);
+    if (change.kind == BoundaryChange::Kind::kLeft) ReleaseSeats(m, change);
+  }
+  changes_.Clear();
 }
 
 void Pipeline::NoteLeft(int m, const BoundaryChange& change) {
@@ -174,8 +185,10 @@ void Pipeline::NoteRecovered(Sequence* sequence, uint64_t now_ns) {
   recovery.lost_ns = 0;
 }
 
-void Pipeline::NoteJoined(int m, Sequence* sequence, uint64_t* start_ns) {
+void Pipeline::NoteJoined(int m, const BoundaryChange& change, uint64_t* start_ns) {
+  Sequence* const sequence = change.sequence;
   if (*start_ns == 0) *start_ns = Now();
+  NoteCache(change);
   sequence->times.queue_ns += *start_ns - sequence->timed_until_ns;
   sequence->timed_until_ns = *start_ns;
   sequence->times_so_far.Store(sequence->times);
@@ -183,8 +196,21 @@ void Pipeline::NoteJoined(int m, Sequence* sequence, uint64_t* start_ns) {
   if (record_.on()) record_.Join({m, batches_[m].step + 1}, *sequence, Now());
   if (sequence->is_pushed()) Reserve(sequence);
   if (sequence->fill_tokens == 0) return;
-  TellHome(ControlKind::kFill, sequence->seat.home, *sequence, sequence->fill_tokens);
+  TellHome(ControlKind::kFill, sequence->seat, sequence->fill_tokens);
   sequence->seat.told = true;
+}
+
+// What was found of a sequence that has joined.
+void Pipeline::NoteCache(const BoundaryChange& change) {
+  Sequence& sequence = *change.sequence;
+  const PrefixHit& hit = change.hit;
+  if (hit.tokens > 0) TellFork(hit.source_number, sequence.seat, hit.tokens);
+  if (!batcher_.cache().on() || !sequence.prefix.enabled()) return;
+  const bool is_first = sequence.length == sequence.prompt_tokens && sequence.preempted_ns == 0;
+  if (!is_first) return;
+  sequence.times.cached_tokens = hit.tokens;
+  statistics_.prefix_tokens.Add(sequence.prompt_tokens);
+  statistics_.home_cached_tokens[sequence.seat.home].Add(hit.tokens);
 }
 
 bool Pipeline::NobodyHadRows() const {
@@ -345,7 +371,7 @@ bool Pipeline::SendRoster(int m, int home) {
   std::byte* out = roster_buffer_.data() + sizeof(message);
   for (const Sequence* sequence : batcher_.MembersAt(m, home)) {
     if (sequence->rows == 0) continue;
-    const RosterEntry entry{sequence->id, batches_[m].step, sequence->computed, sequence->rows,
+    const RosterEntry entry{sequence->seat.number, batches_[m].step, sequence->computed, sequence->rows,
                             sequence->prompt_tokens};
     std::memcpy(out, &entry, sizeof(entry));
     out += sizeof(entry);
@@ -365,26 +391,32 @@ void Pipeline::Reserve(Sequence* sequence) {
   sequence->push.reservation = ++homes_[sequence->push.seat.home].reservations;
   sequence->push.chunks_open = 0;
   sequence->push.last_segment = 0;
-  TellHome(ControlKind::kReserve, sequence->push.seat.home, *sequence, sequence->length);
+  TellHome(ControlKind::kReserve, sequence->push.seat, sequence->length);
 }
 
-void Pipeline::TellHome(ControlKind kind, int home, const Sequence& sequence, uint32_t tokens) {
-  HomePort& port = homes_[home];
+void Pipeline::TellHome(ControlKind kind, const Seat& seat, uint32_t tokens) {
+  HomePort& port = homes_[seat.home];
   if (!port.alive) return;
   SequenceMessage message;
   message.kind = static_cast<uint32_t>(kind);
   message.tokens = tokens;
-  message.sequence = sequence.id;
+  message.sequence = seat.number;
   port.pending.Append(PendingMessage(message));
 }
 
-void Pipeline::TellFork(const Sequence& leader, const Sequence& follower) {
-  HomePort& port = homes_[follower.seat.home];
+// The first tokens of a sequence stay, or none do.
+void Pipeline::TellCut(const Seat& seat, uint32_t tokens) {
+  TellHome(tokens > 0 ? ControlKind::kTruncate : ControlKind::kRelease, seat, tokens);
+}
+
+// A sequence begins with the first tokens of the one that its home knows by `number`.
+void Pipeline::TellFork(uint64_t number, const Seat& fork, uint32_t tokens) {
+  HomePort& port = homes_[fork.home];
   if (!port.alive) return;
   ForkMessage message;
-  message.tokens = follower.computed;
-  message.sequence = leader.id;
-  message.new_sequence = follower.id;
+  message.tokens = tokens;
+  message.sequence = number;
+  message.new_sequence = fork.number;
   port.pending.Append(PendingMessage(message));
 }
 

@@ -17,6 +17,7 @@ void Pipeline::FinishStep(int m) {
     if (sequence->rows == 0) continue;
     AddTimes(batch, sequence, now_ns);
     sequence->computed += sequence->rows;
+    if (!batch.s_part_failed && sequence->state == SequenceState::kComputes) batcher_.NoteStored(sequence);
     if (sequence->recovery.lost_ns == 0 || sequence->recovers()) continue;
     if (sequence->computed >= sequence->recovery.computed) NoteRecovered(sequence, now_ns);
   }
@@ -105,8 +106,7 @@ void Pipeline::AcceptToken(Sequence* sequence, const LogitRow& logit, uint64_t n
   if (*ends == FinishReason::kBadLogits || *ends == FinishReason::kNoCandidate) return sequence->Fail(*ends, -1);
   if (record_.on()) record_.Leave(where, *sequence, sequence->seat.home, kLeaveFinished, now_ns);
   batcher_.Remove(sequence, &changes_);
-  ReleaseSeats(where.micro_batch, changes_[0]);
-  changes_.Clear();
+  TellOfPages(where.micro_batch);
   EndSequence(sequence, *ends, -1);
 }
 
@@ -152,8 +152,9 @@ void Pipeline::StartFollower(Sequence* leader, const LogitRow& logit, uint64_t n
   if (ends.has_value()) {
     follower->Enter(SequenceState::kIdle);
     SayFinished(follower, *ends, -1);
-  } else if (batcher_.SeatFollower(follower, *leader)) {
-    TellFork(*leader, *follower);
+  } else if (batcher_.SeatFollower(follower, *leader, &changes_)) {
+    TellOfPages(where.micro_batch);
+    TellFork(leader->seat.number, follower->seat, follower->computed);
     if (record_.on()) record_.Join(where, *follower, now_ns);
   } else {
     ready_unchecked_ |= batcher_.HomesMissing();

@@ -51,7 +51,8 @@ absl::Status CheckArrays(const RequestFields& given) {
                 {"parts", given.parts, "part_count", given.part_count},
                 {"stop_token_ids", given.stop_token_ids, "stop_token_id_count", given.stop_token_id_count},
                 {"stop", given.stop, "stop_count", given.stop_count},
-                {"logit_bias", given.logit_bias, "logit_bias_count", given.logit_bias_count}};
+                {"logit_bias", given.logit_bias, "logit_bias_count", given.logit_bias_count},
+                {"cache_salt", given.cache_salt, "cache_salt_bytes", given.cache_salt_bytes}};
   for (const auto& [field, array, count_field, count] : arrays) {
     if (array != nullptr || count == 0) continue;
     return absl::InvalidArgumentError(absl::StrFormat("%s: it is NULL, but %s is %d", field, count_field, count));
@@ -179,7 +180,8 @@ absl::Status SetPromptOutputs(const RequestContext& context, const RequestFields
   return absl::OkStatus();
 }
 
-void TakeMemory(const RequestContext& context, Sequence& sequence, std::span<const int32_t> prompt) {
+void TakeMemory(const RequestContext& context, const RequestFields& given, Sequence& sequence,
+                std::span<const int32_t> prompt) {
   SamplingState& sampling = sequence.sampling;
   const SamplingParams& params = sampling.params;
   const size_t generated_max = sequence.length_max - sequence.prompt_tokens;
@@ -195,6 +197,10 @@ void TakeMemory(const RequestContext& context, Sequence& sequence, std::span<con
   sequence.log.logprobs.resize(generated_max);
   sequence.log.top_logprobs.resize(generated_max * static_cast<size_t>(std::max(params.logprobs, 0)),
                                    TokenLogprob{-1, std::numeric_limits<float>::quiet_NaN()});
+  // What a home has made up is no prompt's.
+  const bool cached = context.prefix_cache && given.prefix_cache && given.fill_tokens == 0;
+  sequence.prefix.Prepare(prompt, sequence.length_max, cached,
+                          std::string_view(given.cache_salt, given.cache_salt_bytes));
 }
 
 // Whether any of these tokens is in the text, so that what comes behind goes on from it.
@@ -216,7 +222,7 @@ absl::Status BuildAnswer(const RequestContext& context, const RequestFields& giv
   if (answer.index == 0) {
     if (absl::Status bad = SetPromptOutputs(context, given, sequence); !bad.ok()) return bad;
   }
-  TakeMemory(context, sequence, prompt);
+  TakeMemory(context, given, sequence, prompt);
   if (answer.index == 0 && given.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(given.prompt_logprobs);
   if (context.tokenizer == nullptr) return absl::OkStatus();
   const bool continues = HasText(*context.tokenizer, prompt, given.show_special);
@@ -227,8 +233,9 @@ absl::Status BuildAnswer(const RequestContext& context, const RequestFields& giv
 absl::StatusOr<std::unique_ptr<Request>> Build(const RequestContext& context, const RequestFields& given) {
   if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
   if (given.answers > context.answers_max) {
-    return absl::InvalidArgumentError(absl::StrFormat("answers: %d is more than %d, the most of one request here",
-                                                      given.answers, context.answers_max));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("n: %d is more than %d, the most answers of one request here; submit several requests",
+                        given.answers, context.answers_max));
   }
   auto request = std::make_unique<Request>(context.sampling_memory, given.answers);
   request->submit_ns = NowNs();
@@ -268,7 +275,11 @@ absl::Status CheckRequest(const RequestFields& given) {
     return absl::InvalidArgumentError(
         absl::StrFormat("prompt_logprobs: %d is not in [-1, %d]", given.prompt_logprobs, kMaxLogprobs));
   }
-  if (given.answers == 0) return absl::InvalidArgumentError("answers: 0 is not at least 1");
+  if (given.answers == 0) return absl::InvalidArgumentError("n: 0 is not at least 1");
+  if (given.cache_salt_bytes > kCacheSaltBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("cache_salt: it has %d bytes, more than %d", given.cache_salt_bytes, kCacheSaltBytesMax));
+  }
   // A request that generates nothing must want something of its prompt.
   if (given.max_tokens == 0 && given.prompt_logprobs < 0) {
     return absl::InvalidArgumentError("max_tokens: 0 is not at least 1, as it may be with prompt_logprobs alone");

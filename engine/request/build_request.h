@@ -26,6 +26,7 @@ struct RequestContext {
   // The most answers of one request. Their first tokens come from one step, which must have a row of logits for each of
   // them beside those of all other members.
   uint32_t answers_max = 1 + kFollowersMax;
+  bool prefix_cache = true;  // false: no request uses what others have computed, or leaves anything for them
   // Told once of prompts that begin with bos twice, and then the flag is set. Null: nobody is told.
   Logger* log = nullptr;
   std::atomic<bool>* warned_of_bos = nullptr;
@@ -79,8 +80,13 @@ struct RequestFields {
   bool show_special = false;
   bool hides_special = false;  // beside show_special, see Request
   bool pause_events = false;
-  uint32_t answers = 1;  // that are sampled from the prompt, the i-th one with seed + i
+  uint32_t answers = 1;              // that are sampled from the prompt, the i-th one with seed + i; callers call it n
+  bool prefix_cache = true;          // false: it uses nothing that others have computed, and leaves nothing for them
+  const char* cache_salt = nullptr;  // what is kept of a prompt is for those with the same salt alone
+  size_t cache_salt_bytes = 0;
 };
+
+inline constexpr size_t kCacheSaltBytesMax = 4096;
 
 // What is wrong with a request whatever the model is: pointers, lengths, sampling, stop strings. Errors name field and
 // value.

@@ -68,7 +68,14 @@ struct RequestEnd {
   int32_t stop_index = -1;  // kStop: of the stop strings; -1: none of them
   int32_t stop_token = -1;  // kStop: -1: none
   uint32_t generated_tokens = 0;
+  uint32_t cached_tokens = 0;  // of the prompt: those whose KV other requests had computed
   RequestTimes times;
+
+  // What a sequence has counted goes out with the end.
+  void TakeTimes(const SequenceTimes& of) {
+    times = RequestTimes(of);
+    cached_tokens = of.cached_tokens;
+  }
 };
 
 struct Request;

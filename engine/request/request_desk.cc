@@ -183,7 +183,7 @@ void RequestDesk::MakeToken(RequestAnswer& answer, const PipelineEvent& event, D
   out->end->finish = RequestFinish::kStop;
   out->end->stop_index = static_cast<int32_t>(answer.stops->match()->stop_index);
   out->end->generated_tokens = answer.announced;
-  out->end->times = RequestTimes(sequence.times_so_far.Load());
+  out->end->TakeTimes(sequence.times_so_far.Load());
   answer.sequence.cancelled.store(true, std::memory_order_release);
   pipeline_->NoteCancel();
 }
@@ -203,7 +203,7 @@ void RequestDesk::MakeEnd(RequestAnswer& answer, const PipelineEvent& event, Del
   if (end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength) MakePrompt(*answer.request, out);
   end.error = DescribeFailure(event);
   end.generated_tokens = answer.announced;
-  end.times = RequestTimes(answer.sequence.times);
+  end.TakeTimes(answer.sequence.times);
   out->last_text = LastText(answer);
   const bool ended = end.finish == RequestFinish::kStop || end.finish == RequestFinish::kLength;
   if (!ended || !answer.stops || !answer.stops->match().has_value()) return;
@@ -284,7 +284,7 @@ void RequestDesk::EndOverdue(Request& request, uint64_t now_ns) {
     end.generated_tokens = answer->announced;
     // Until its first token an answer has been where the one was that computes the prompt.
     const Sequence& sequence = answer->announced > 0 ? answer->sequence : request.first();
-    end.times = RequestTimes(sequence.times_so_far.Load());
+    end.TakeTimes(sequence.times_so_far.Load());
     if (end.times.queue_ns == 0) end.times.queue_ns = now_ns - request.submit_ns;  // it was in no step
     End(*answer, std::move(end), LastText(*answer), now_ns);
   }

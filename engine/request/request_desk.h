@@ -33,6 +33,7 @@ struct DeskStatistics {
   uint64_t generated_tokens = 0;        // announced
   uint64_t finished[5] = {};            // by RequestFinish
   uint64_t running = 0;                 // requests whose last event is not queued yet
+  uint64_t running_answers = 0;         // the same of their answers
   uint64_t undelivered = 0;             // requests with events that nobody has taken
   bool draining = false;
 };
@@ -157,7 +158,7 @@ class RequestDesk {
   int any_waiters_ = 0;         // threads that wait for any_changed_
   int event_fd_ = -1;
   bool signalled_ = false;  // event_fd_ is readable
-  DeskStatistics counts_;   // but for `undelivered`
+  DeskStatistics counts_;   // but for `undelivered` and `running_answers`
 
   // Desk thread.
   EventWriter record_;

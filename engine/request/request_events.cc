@@ -192,6 +192,7 @@ DeskStatistics RequestDesk::statistics() const {
   std::lock_guard lock(mutex_);
   DeskStatistics counts = counts_;
   counts.undelivered = with_events_.size();
+  counts.running_answers = running_answers_;
   return counts;
 }
 

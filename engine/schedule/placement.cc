@@ -182,6 +182,19 @@ bool IsBetterFar(const PlanInputs& inputs, const HomeLoad& more, int near, int f
   return rate_with(far) > rate_with(near);
 }
 
+double CostOfHome(const PlanInputs& inputs, int home, const HomeLoad& more, double steps, double found,
+                  double chunk_rows) {
+  const StepCosts& costs = *inputs.costs;
+  MicroBatchLoad with = inputs.held;
+  HomeLoad& load = with.homes[static_cast<size_t>(home)];
+  load.sequences += more.sequences;
+  load.tokens += more.tokens;
+  const double step_us = SlowestHomeUs(costs, with) - SlowestHomeUs(costs, inputs.held);
+  const double row_us = costs.stage.At(chunk_rows) / chunk_rows;
+  const double pairs_us = costs.homes[static_cast<size_t>(home)].pair_us * found / 2;
+  return steps * step_us - found * costs.layers * (row_us + pairs_us);
+}
+
 double GainTogether(const PlanInputs& inputs) {
   return TokenRate(StepPlan::kTogether, inputs) / TokenRate(StepPlan::kMixed, inputs);
 }

@@ -52,6 +52,12 @@ StepPlan ChoosePlan(StepPlan held, const PlanInputs& inputs);
 // time with the best plan for it. Ties go near.
 bool IsBetterFar(const PlanInputs& inputs, const HomeLoad& more, int near, int far);
 
+// What it costs, in microseconds, that a sequence which brings `more` comes to a home and takes so many steps there:
+// how much longer the slowest home takes in each of them, less the time of its `found` tokens, which are stored there
+// and need not be computed in chunks of so many rows.
+double CostOfHome(const PlanInputs& inputs, int home, const HomeLoad& more, double steps, double found,
+                  double chunk_rows);
+
 // How much faster the S-Part and the homes are, for those who are there, with all in one micro-batch than evenly over
 // all of them (2: twice as fast). REQUIRES: somebody is there, and costs are known.
 double GainTogether(const PlanInputs& inputs);

@@ -152,6 +152,11 @@ int SequencesPerMicroBatch(const Options& options, bool places_for_all) {
   return places_for_all ? std::max(share, std::min(options.max_sequences, kRosterEntriesMax)) : share;
 }
 
+// What homes have room for (HomeOptions::sequences_max) must do for them and for twice those that run.
+int CachedSequences(const Options& options) {
+  return options.prefix_cache ? std::clamp(2 * options.max_sequences, 256, 16384) : 0;
+}
+
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints) {
   constexpr int kHeartbeatMs = kHeartbeatNs / 1'000'000, kFabricMsMin = 3 * kHeartbeatMs;
   const bool fabric = std::any_of(endpoints.begin(), endpoints.end(),

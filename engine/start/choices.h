@@ -51,6 +51,8 @@ absl::Status CheckSequences(const Options& options);
 // Places of one micro-batch: an even share of all sequences; or for all of them, as far as one roster names them, where
 // micro-batches are not filled evenly: StartPlan::places_for_all.
 int SequencesPerMicroBatch(const Options& options, bool places_for_all);
+// How many sequences that have ended may be kept for others that begin alike (BatchLimits::cached_max).
+int CachedSequences(const Options& options);
 // InvalidArgument if a home on another host would be lost before it can tell of its progress.
 absl::Status CheckHopTimeout(const Options& options, const std::vector<Endpoint>& endpoints);
 // Whether the S-Part attends to homes itself, or homes of their own threads do: "near", "far" or "near and far".

@@ -12,6 +12,7 @@
 #include "engine/record/abstract_socket.h"
 #include "engine/request/build_request.h"
 #include "engine/rpart/page_counts.h"
+#include "engine/rpart/rpart_shape.h"
 #include "numa/clock.h"
 #include "numa/core_plan.h"
 #include "numa/front_cores.h"
@@ -130,7 +131,7 @@ absl::Status Engine::ConnectHomes(std::vector<Endpoint> endpoints, PollMode poll
   homes.park = options_.poll != Options::Poll::kAlways;
   homes.one_team = core_choice_.share;
   // Some leave while as many others come.
-  homes.sequences_max = 2 * static_cast<uint32_t>(options_.max_sequences);
+  homes.sequences_max = static_cast<uint32_t>(2 * options_.max_sequences + CachedSequences(options_));
   homes.gpu_home = plan_.gpu_home;
   homes.engine_node = engine_node_;
   homes.engine_id = options_.engine_id != 0 ? options_.engine_id : std::random_device()() | uint64_t{1} << 32;
@@ -273,6 +274,9 @@ void Engine::StartPipeline(PollMode poll) {
   options.limits.ready_max = static_cast<uint32_t>(options_.max_queue);
   options.limits.open_pages = HasOpenPages(plan_.shape.attention());
   options.limits.active_max = static_cast<uint32_t>(options_.max_sequences);
+  options.limits.cached_max = static_cast<uint32_t>(CachedSequences(options_));
+  options.limits.cached_blocks_max = 1 << 20;
+  options.limits.prompts_have_kernel = plan_.gpu_home || MayHavePromptKernel(plan_.shape);
   options.limits.layers = spec_.layers;
   options.limits.calibrated = calibration_.has_value() ? &calibration_->costs : nullptr;
   options.limits.weight_bytes = spart_->weight_bytes();
@@ -315,6 +319,7 @@ RequestContext Engine::Context() const {
   context.sampling_memory = spart_->sampling_memory();
   context.answers_max = std::min(
       {context.answers_max, static_cast<uint32_t>(options_.prefill_chunk), static_cast<uint32_t>(options_.max_queue)});
+  context.prefix_cache = options_.prefix_cache;
   context.log = &log_;
   context.warned_of_bos = &warned_of_bos_;
   return context;

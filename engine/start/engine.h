@@ -40,11 +40,13 @@ namespace fastdecode {
 // What an engine has counted since it was made, and what it has now.
 struct EngineCounts {
   DeskStatistics desk;
-  uint64_t running = 0;  // of desk.running those that are in steps
+  uint64_t running = 0;          // of desk.running those that are in steps
+  uint64_t running_answers = 0;  // of desk.running_answers the same
   uint32_t homes = 0, homes_up = 0;
   uint64_t preemptions = 0, steps = 0, rows = 0, hops = 0, s_busy_ns = 0;
   uint64_t recoveries = 0, recovered = 0;
-  uint64_t kv_pages = 0, kv_pages_used = 0;  // of homes that are up
+  uint64_t prefix_tokens = 0, cached_tokens = 0;
+  uint64_t kv_pages = 0, kv_pages_used = 0, kv_pages_cached = 0;  // of homes that are up
   uint64_t now_ns = 0, created_ns = 0, last_step_ns = 0;
 };
 
@@ -52,8 +54,8 @@ struct EngineCounts {
 struct EngineHomeCounts {
   const char* name = nullptr;  // lives as long as the engine
   bool up = false;
-  uint64_t hops = 0, work_ns = 0, last_reply_ns = 0, losses = 0;
-  uint64_t kv_pages = 0, kv_pages_used = 0;  // 0 while it is not up
+  uint64_t hops = 0, work_ns = 0, last_reply_ns = 0, losses = 0, cached_tokens = 0;
+  uint64_t kv_pages = 0, kv_pages_used = 0, kv_pages_cached = 0;  // 0 while it is not up
 };
 
 // One model being served: what the C interface's fd_engine is.
@@ -73,6 +75,7 @@ class Engine {
 
   const ModelSpec& spec() const { return spec_; }
   int max_context() const { return static_cast<int>(plan_.shape.max_context); }
+  uint32_t max_answers() const { return Context().answers_max; }  // of one request
   const Tokenizer* tokenizer() const { return text_.tokenizer.get(); }
   const std::string& tokenizer_missing_reason() const { return text_.tokenizer_missing_reason; }
   const ChatTemplate* chat_template() const { return text_.chat_template.get(); }  // null: there is none, because...

@@ -87,6 +87,7 @@ std::string Engine::StatisticsJson() const {
   gauges.s_factor = statistics.s_cost_factor.load(std::memory_order_relaxed);
   for (int h = 0; h < kMaxHomes; ++h) {
     gauges.home_factors.push_back(statistics.home_cost_factor[h].load(std::memory_order_relaxed));
+    gauges.home_pages_cached.push_back(statistics.home_pages_cached[h].load(std::memory_order_relaxed));
   }
   std::lock_guard lock(statistics_mutex_);
   return ToJson(Difference(TakeSnapshot(statistics), baseline_), homes_->List(), gauges);
@@ -96,14 +97,20 @@ EngineCounts Engine::Counts() const {
   const PipelineStatistics& statistics = pipeline_->statistics();
   EngineCounts counts;
   counts.desk = desk_->statistics();
-  counts.running = std::min<uint64_t>(counts.desk.running, statistics.active_sequences.load(std::memory_order_relaxed));
+  const uint64_t active = statistics.active_sequences.load(std::memory_order_relaxed);
+  counts.running = std::min(counts.desk.running, active);
+  counts.running_answers = std::min(counts.desk.running_answers, active);
   for (const Homes::Info& home : homes_->List()) {
     ++counts.homes;
     if (!home.up) continue;
     ++counts.homes_up;
     counts.kv_pages += home.description.pages;
     counts.kv_pages_used += statistics.home_pages_used[home.index].load(std::memory_order_relaxed);
+    counts.kv_pages_cached += statistics.home_pages_cached[home.index].load(std::memory_order_relaxed);
   }
+  // What was found is read first: it is never more than what was looked up.
+  for (int h = 0; h < kMaxHomes; ++h) counts.cached_tokens += statistics.home_cached_tokens[h].value();
+  counts.prefix_tokens = statistics.prefix_tokens.value();
   counts.preemptions = statistics.preemptions.value();
   counts.recovered = statistics.recovered.value();  // before the other, which is never less
   counts.recoveries = statistics.recoveries.value();
@@ -127,8 +134,11 @@ EngineHomeCounts Engine::CountsOfHome(size_t home) const {
   counts.work_ns = statistics.r_busy_ns[home].value();
   counts.last_reply_ns = statistics.home_last_reply_ns[home].load(std::memory_order_relaxed);
   counts.losses = glance.losses;
+  counts.cached_tokens = statistics.home_cached_tokens[home].value();
   counts.kv_pages = glance.pages;
-  if (glance.up) counts.kv_pages_used = statistics.home_pages_used[home].load(std::memory_order_relaxed);
+  if (!glance.up) return counts;
+  counts.kv_pages_used = statistics.home_pages_used[home].load(std::memory_order_relaxed);
+  counts.kv_pages_cached = statistics.home_pages_cached[home].load(std::memory_order_relaxed);
   return counts;
 }
 

@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<SPart>> LoadOnGpu(const Options& options, const M
   cuda.rows_max = static_cast<int>(place.shape.max_rows);
   cuda.sequences_max = place.sequences_max;
   cuda.sequences_all = options.max_sequences;
+  cuda.sequences_cached = CachedSequences(options);
   cuda.homes_max = kMaxHomes;
   cuda.is_home = place.is_home;
   cuda.batch_invariant = options.batch_invariant;

@@ -238,8 +238,12 @@ const OptionRow kRows[] = {
     {"prefill-chunk", "TOKENS", "256", "prompt tokens that share one step of a micro-batch",
      [](Options& o, const std::string& v) { return ParseInt("prefill-chunk", v, 1, 8192, &o.prefill_chunk); }},
     // With the most of max-sequences, no larger power of two fits the pipeline's event queue.
-    {"max-queue", "N", "4096", "requests that wait or run; more are refused",
+    {"max-queue", "N", "4096", "requests that wait or run, each of several answers counted; more are refused",
      [](Options& o, const std::string& v) { return ParseInt("max-queue", v, 1, 8192, &o.max_queue); }},
+    {"prefix-cache", "BOOL", "on",
+     "whether pages of prompts and answers are kept after their request has ended, for later requests whose prompt "
+     "begins alike",
+     [](Options& o, const std::string& v) { return ParseBool("prefix-cache", v, &o.prefix_cache); }},
     {"kv-gib", "GIB", "0",
      "KV memory of each home of this process (0: what max-sequences need, at most a quarter of memory and of its "
      "node's)",

@@ -40,7 +40,8 @@ struct Options {
   int max_context = 0;             // tokens of one sequence; 0 = the model's, at most 8192
   int max_sequences = 256;         // in all micro-batches together
   int prefill_chunk = 256;         // prompt tokens a step of one micro-batch
-  int max_queue = 4096;            // requests waiting or running; so no more than these advance at once
+  int max_queue = 4096;            // answers waiting or running; so no more than these advance at once
+  bool prefix_cache = true;        // pages of what has ended are kept for prompts that begin alike
   double kv_gib = 0;               // per home; 0 = choose
   double gpu_kv_gib = 0;           // of the GPU as a home; 0 = choose
   std::optional<KvType> kv_type;   // none = that of the computation

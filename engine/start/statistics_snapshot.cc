@@ -1,6 +1,7 @@
 #include "engine/start/statistics_snapshot.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "nlohmann/json.hpp"
@@ -66,6 +67,7 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   s.parks = statistics.parks.value();
   s.recoveries = statistics.recoveries.value();
   s.recovered = statistics.recovered.value();
+  s.prefix_tokens = statistics.prefix_tokens.value();
   s.layer_stages = statistics.layer_stages.value();
   s.rounds = statistics.rounds.value();
   s.rounds_ns = statistics.rounds_ns.value();
@@ -85,6 +87,7 @@ StatisticsSnapshot TakeSnapshot(const PipelineStatistics& statistics) {
   for (int h = 0; h < kMaxHomes; ++h) {
     s.r_busy_ns[h] = statistics.r_busy_ns[h].value();
     s.home_hops[h] = statistics.home_hops[h].value();
+    s.home_cached_tokens[h] = statistics.home_cached_tokens[h].value();
     s.home_work_ns.push_back(statistics.home_work_ns[h].Read());
   }
   return s;
@@ -102,6 +105,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   d.parks -= earlier.parks;
   d.recoveries -= earlier.recoveries;
   d.recovered -= earlier.recovered;
+  d.prefix_tokens -= earlier.prefix_tokens;
   d.layer_stages -= earlier.layer_stages;
   d.rounds -= earlier.rounds;
   d.rounds_ns -= earlier.rounds_ns;
@@ -121,6 +125,7 @@ StatisticsSnapshot Difference(const StatisticsSnapshot& later, const StatisticsS
   for (int h = 0; h < kMaxHomes; ++h) {
     d.r_busy_ns[h] -= earlier.r_busy_ns[h];
     d.home_hops[h] -= earlier.home_hops[h];
+    d.home_cached_tokens[h] -= earlier.home_cached_tokens[h];
     if (!earlier.home_work_ns.empty()) d.home_work_ns[h] = Minus(later.home_work_ns[h], earlier.home_work_ns[h]);
   }
   return d;
@@ -142,6 +147,9 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
   out["parks"] = window.parks;
   out["recoveries"] = window.recoveries;
   out["recovered"] = window.recovered;
+  out["prefix_tokens"] = window.prefix_tokens;
+  out["cached_tokens"] =
+      std::accumulate(window.home_cached_tokens.begin(), window.home_cached_tokens.end(), uint64_t{0});
   out["active_sequences"] = gauges.active_sequences;
   out["ready_sequences"] = gauges.ready_sequences;
   out["weight_bytes"] = gauges.weight_bytes;
@@ -172,6 +180,9 @@ std::string ToJson(const StatisticsSnapshot& window, const std::vector<Homes::In
     home["memory"] = info.description.memory;
     home["pages"] = info.description.pages;
     home["page_bytes"] = info.description.page_bytes;
+    const bool known = info.up && !gauges.home_pages_cached.empty();
+    home["pages_cached"] = known ? gauges.home_pages_cached[info.index] : 0;
+    home["cached_tokens"] = window.home_cached_tokens[info.index];
     home["hops"] = window.home_hops[info.index];
     home["r_busy_ns"] = busy_ns;
     home["r_busy"] = share(busy_ns);

@@ -16,13 +16,13 @@ namespace fastdecode {
 struct StatisticsSnapshot {
   uint64_t time_ns = 0;
   uint64_t steps = 0, rows = 0, sampled_tokens = 0, hops = 0, preemptions = 0, pushed_bytes = 0, parks = 0;
-  uint64_t recoveries = 0, recovered = 0;
+  uint64_t recoveries = 0, recovered = 0, prefix_tokens = 0;
   uint64_t layer_stages = 0, layer_stage_ns = 0, stage_attend_ns = 0, hop_overhead_ns = 0;
   uint64_t rounds = 0, rounds_ns = 0, rounds_foretold_ns = 0;
   uint64_t s_busy_ns = 0, kv_bytes_attended = 0, kv_bytes_hopped = 0;
   DurationHistogram::Counts stage_ns{}, hop_ns{}, step_ns{};
   DurationHistogram::Counts recovery_ns{}, recovery_queue_ns{}, loss_detection_ns{};
-  std::array<uint64_t, kMaxHomes> r_busy_ns{}, home_hops{};
+  std::array<uint64_t, kMaxHomes> r_busy_ns{}, home_hops{}, home_cached_tokens{};
   std::vector<DurationHistogram::Counts> home_work_ns;  // [kMaxHomes], or empty: all zero
 };
 
@@ -34,8 +34,9 @@ struct StatisticsGauges {
   uint32_t active_sequences = 0, ready_sequences = 0;
   uint64_t weight_bytes = 0;
   bool calibrated = false;
-  float s_factor = 1;               // by which the S-Part takes longer than its calibration says
-  std::vector<float> home_factors;  // [kMaxHomes], likewise; 0: nothing is known of that home
+  float s_factor = 1;                       // by which the S-Part takes longer than its calibration says
+  std::vector<float> home_factors;          // [kMaxHomes], likewise; 0: nothing is known of that home
+  std::vector<uint64_t> home_pages_cached;  // [kMaxHomes], or empty: none
   int micro_batches = 0;
   std::vector<int> s_cores;
 };

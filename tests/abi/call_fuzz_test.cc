@@ -80,7 +80,9 @@ TEST(CallFuzzTest, RandomPrograms) {
                                                      {"forgotten", seen.forgotten},
                                                      {"refused", seen.refused},
                                                      {"unavailable", seen.unavailable},
-                                                     {"destroyed", seen.destroyed}};
+                                                     {"destroyed", seen.destroyed},
+                                                     {"of several choices", seen.several},
+                                                     {"cached tokens", seen.cached}};
   std::printf("preemptions %llu\n", static_cast<unsigned long long>(seen.preemptions));
   for (const auto& [name, count] : counts) {
     std::printf("%s %llu\n", name, static_cast<unsigned long long>(count));

@@ -28,6 +28,7 @@ struct FuzzCall::Memory {
   std::vector<char> text;
   std::vector<const char*> stops;
   std::vector<fd_logit_bias> biases;
+  std::vector<char> salt;
 
   fd_request* request() { return reinterpret_cast<fd_request*>(given.data()); }
   // The struct as it is given: `bytes` bytes of `fields`, and zeros behind what it has.
@@ -38,7 +39,8 @@ struct FuzzCall::Memory {
   }
 };
 
-FuzzCall::FuzzCall(Dice* dice, const FuzzModel& model, int max_context) : model_(model), max_context_(max_context) {
+FuzzCall::FuzzCall(Dice* dice, const FuzzModel& model, int max_context, uint32_t max_choices)
+    : model_(model), max_context_(max_context) {
   fd_request_init(&fields_, sizeof(fields_));
   prompt_ = &dice->Of(model.prompts);
   way_ = dice->Between(0, kWays - 1);
@@ -54,13 +56,23 @@ FuzzCall::FuzzCall(Dice* dice, const FuzzModel& model, int max_context) : model_
     fields_.deadline_ns = dice->Of(ns);
   }
   if (dice->OneIn(6)) biases_ = {{dice->Between(0, model.vocab - 1), 0}};
+  // Those of one request have seeds that follow on each other.
+  const int seeds = way_ == 0 ? kWays : kWays - way_;
+  const int most = std::min(static_cast<int>(max_choices), seeds);
+  if (dice->OneIn(4)) fields_.n = static_cast<uint32_t>(dice->Between(1, most));
+  if (dice->OneIn(8)) fields_.no_prefix_cache = 1;
+  if (dice->OneIn(8)) salt_ = "salt";
   fields_.user = this;
   DrawPrompt(dice);
   DrawStops(dice);
   DrawSize(dice);
   fd_request_init(&effective_, sizeof(effective_));
   std::memcpy(&effective_, &fields_, std::min(bytes_, sizeof(effective_)));
-  right_ = FindEnd();
+  choices_.resize(effective_.n);
+  for (size_t k = 0; k < choices_.size(); ++k) {
+    choices_[k].answer = &prompt_->answers[way_ == 0 ? 0 : way_ + static_cast<int>(k)];
+    choices_[k].right = FindEnd(*choices_[k].answer);
+  }
   if (!dice->OneIn(8)) return;
   bench_ = true;
   if (dice->OneIn(2)) logits_.assign(prompt_->ids.size() * static_cast<size_t>(model.vocab), kNobodys);
@@ -91,20 +103,19 @@ void FuzzCall::DrawStops(Dice* dice) {
 void FuzzCall::DrawSize(Dice* dice) {
   if (dice->OneIn(8)) bytes_ = sizeof(fd_request) + 8 * static_cast<size_t>(dice->Between(1, 8));
   if (!dice->OneIn(8)) return;
-  bytes_ = 8 * static_cast<size_t>(dice->Between(sizeof(fd_request) / 8 - 13, sizeof(fd_request) / 8 - 1));
+  bytes_ = 8 * static_cast<size_t>(dice->Between(sizeof(fd_request) / 8 - 16, sizeof(fd_request) / 8 - 1));
   EXPECT_TRUE(HAS(bytes_, fd_request, user));
 }
 
-RightEnd FuzzCall::FindEnd() const {
+RightEnd FuzzCall::FindEnd(const RightAnswer& answer) const {
   RightEnd right;
   const uint32_t room = static_cast<uint32_t>(max_context_) - prompt_tokens();
   const uint32_t most = std::min(effective_.max_tokens, room);
   right.tokens = most;
   right.known = HAS(bytes_, fd_request, top_k);
   if (!right.known) return right;
-  const RightAnswer& answer = prompt_->answers[way_];
   if (model_.has_tokenizer) right.text = answer.texts[most];
-  if (!stops_.empty()) return FindStopString(most);
+  if (!stops_.empty()) return FindStopString(answer, most);
   for (uint32_t n = 0; n < most; ++n) {
     if (std::find(stop_tokens_.begin(), stop_tokens_.end(), answer.tokens[n]) == stop_tokens_.end()) continue;
     right.tokens = n;
@@ -117,8 +128,7 @@ RightEnd FuzzCall::FindEnd() const {
 }
 
 // The first token with which a stop string is in the text.
-RightEnd FuzzCall::FindStopString(uint32_t most) const {
-  const RightAnswer& answer = prompt_->answers[way_];
+RightEnd FuzzCall::FindStopString(const RightAnswer& answer, uint32_t most) const {
   RightEnd right;
   right.known = true;
   right.tokens = most;
@@ -173,6 +183,9 @@ fd_status* FuzzCall::Submit(fd_engine* engine) {
   memory.biases = biases_;
   fields.logit_bias = memory.biases.data();
   fields.logit_bias_count = memory.biases.size();
+  memory.salt.assign(salt_.begin(), salt_.end());
+  fields.cache_salt = memory.salt.data();
+  fields.cache_salt_bytes = memory.salt.size();
   memory.Give(fields, bytes_);
   uint64_t id = 0;
   fd_status* status = nullptr;
@@ -204,6 +217,9 @@ void FuzzCall::SubmitWrong(Dice* dice, fd_engine* engine) {
   uint8_t behind = 0;
   const std::pair<const char*, std::function<void()>> mistakes[] = {
       {"max_tokens", [&] { fields.max_tokens = 0; }},
+      {"n: 0", [&] { fields.n = 0; }},
+      {"n: 129", [&] { fields.n = 129; }},
+      {"cache_salt", [&] { fields.cache_salt_bytes = 1; }},
       {"min_tokens", [&] { fields.min_tokens = fields.max_tokens + 1; }},
       {"temperature", [&] { fields.temperature = kNobodys; }},
       {"top_k", [&] { fields.top_k = -1; }},
@@ -225,9 +241,10 @@ void FuzzCall::SubmitWrong(Dice* dice, fd_engine* engine) {
   memory.given.back() |= behind;
   std::memcpy(memory.given.data(), &size, sizeof(size));
   uint64_t id = 0;
-  fd_status* const status = dice->OneIn(4) && std::string(named) != "prompt_ids" && std::string(named) != "logit_bias"
-                                ? fd_request_check(memory.request())
-                                : fd_submit(engine, memory.request(), &id);
+  const std::vector<std::string> known_by_engines = {"prompt_ids", "logit_bias", "n: 129"};
+  const bool by_engine = std::count(known_by_engines.begin(), known_by_engines.end(), named) > 0;
+  fd_status* const status =
+      dice->OneIn(4) && !by_engine ? fd_request_check(memory.request()) : fd_submit(engine, memory.request(), &id);
   EXPECT_EQ(fd_status_code(status), FD_INVALID_ARGUMENT) << named << ": " << fd_status_message(status);
   EXPECT_NE(std::string(fd_status_message(status)).find(named), std::string::npos) << fd_status_message(status);
   fd_status_destroy(status);
@@ -236,50 +253,56 @@ void FuzzCall::SubmitWrong(Dice* dice, fd_engine* engine) {
 // ---- Events
 
 void FuzzCall::Take(const fd_event& event, size_t bytes) {
-  EXPECT_EQ(finished, 0) << "an event behind the last one of request " << id();
+  EXPECT_FALSE(ended()) << "an event behind the last one of request " << id();
   EXPECT_EQ(event.struct_size, bytes);
   if (HAS(bytes, fd_event, user)) {
     EXPECT_EQ(event.user, effective_.user);
   }
+  if (!HAS(bytes, fd_event, choice) && choices_.size() > 1) {  // nobody knows whose it is
+    counts = false;
+    for (Choice& choice : choices_) choice.whole_text = false;
+    finished += event.kind == FD_EVENT_FINISHED;
+    if (ended()) FreeLogits();
+    return;
+  }
+  ASSERT_LT(event.choice, choices_.size());
+  Choice& choice = choices_[event.choice];
+  EXPECT_FALSE(choice.finished) << "an event behind the last one of choice " << event.choice << " of request " << id();
   if (HAS(bytes, fd_event, text_bytes)) {
     EXPECT_EQ(event.text[event.text_bytes], 0);
-    text_.append(event.text, event.text_bytes);
+    choice.text.append(event.text, event.text_bytes);
   } else {
-    whole_text_ = false;
+    choice.whole_text = false;
   }
   if (HAS(bytes, fd_event, time_ns)) {
     EXPECT_GE(event.time_ns, event.submit_ns);
   }
   if (event.kind == FD_EVENT_TOKEN) {
-    TakeTokens(event, bytes);
-    return;
+    TakeTokens(event, bytes, &choice);
+  } else {
+    TakeEnd(event, bytes, &choice);
   }
-  EXPECT_EQ(event.kind, FD_EVENT_FINISHED);
-  ++finished;
-  if (HAS(bytes, fd_event, error)) CheckEnd(event, bytes);
-  if (counts && !tokens_.empty()) {
-    for (const float logit : logits_) EXPECT_FALSE(std::isnan(logit)) << "a logit of the prompt was not filled in";
-  }
-  FreeLogits();
 }
 
-void FuzzCall::TakeTokens(const fd_event& event, size_t bytes) {
+void FuzzCall::TakeTokens(const fd_event& event, size_t bytes, Choice* choice) {
   if (!HAS(bytes, fd_event, top_logprob_count)) {
     counts = false;
     return;
   }
+  std::vector<int32_t>& tokens = choice->tokens;
   EXPECT_GE(event.token_count, 1u);
   if (counts) {
-    EXPECT_EQ(event.token_index, tokens_.size()) << "of request " << id();
+    EXPECT_EQ(event.token_index, tokens.size()) << "of choice " << event.choice << " of request " << id();
   }
-  tokens_.resize(event.token_index);
-  tokens_.insert(tokens_.end(), event.tokens, event.tokens + event.token_count);
-  taken_tokens = tokens_.size();
-  EXPECT_LE(tokens_.size(), right_.tokens);
-  if (right_.known) {
-    const std::vector<int32_t>& answer = prompt_->answers[way_].tokens;
-    for (size_t i = event.token_index; i < tokens_.size() && i < answer.size(); ++i) {
-      ASSERT_EQ(tokens_[i], answer[i]) << "token " << i << " of request " << id();
+  taken_tokens -= tokens.size();
+  tokens.resize(event.token_index);
+  tokens.insert(tokens.end(), event.tokens, event.tokens + event.token_count);
+  taken_tokens += tokens.size();
+  EXPECT_LE(tokens.size(), choice->right.tokens);
+  if (choice->right.known) {
+    const std::vector<int32_t>& answer = choice->answer->tokens;
+    for (size_t i = event.token_index; i < tokens.size() && i < answer.size(); ++i) {
+      ASSERT_EQ(tokens[i], answer[i]) << "token " << i << " of choice " << event.choice << " of request " << id();
     }
   }
   if (!HAS(bytes, fd_event, top_logprobs)) return;
@@ -293,27 +316,44 @@ void FuzzCall::TakeTokens(const fd_event& event, size_t bytes) {
   }
 }
 
-// What is known of the tokens is right already; here, how many there are, and why.
-void FuzzCall::CheckEnd(const fd_event& event, size_t bytes) {
+void FuzzCall::TakeEnd(const fd_event& event, size_t bytes, Choice* choice) {
+  EXPECT_EQ(event.kind, FD_EVENT_FINISHED);
+  choice->finished = true;
+  ++finished;
+  if (HAS(bytes, fd_event, error)) CheckEnd(event, *choice);
+  if (HAS(bytes, fd_event, cached_tokens)) {
+    EXPECT_LT(event.cached_tokens, prompt_tokens());
+    if (effective_.no_prefix_cache != 0) EXPECT_EQ(event.cached_tokens, 0u);
+  }
+  if (!ended()) return;
   finish = event.finish;
-  finish_known = true;
+  finish_known = HAS(bytes, fd_event, error);
+  if (counts && !choices_[0].tokens.empty()) {
+    for (const float logit : logits_) EXPECT_FALSE(std::isnan(logit)) << "a logit of the prompt was not filled in";
+  }
+  FreeLogits();
+}
+
+// What is known of the tokens is right already; here, how many there are, and why.
+void FuzzCall::CheckEnd(const fd_event& event, const Choice& choice) {
+  const RightEnd& right = choice.right;
   EXPECT_EQ(event.prompt_tokens, prompt_tokens());
   EXPECT_STREQ(event.error, "");
   if (counts) {
-    EXPECT_EQ(event.generated_tokens, tokens_.size());
+    EXPECT_EQ(event.generated_tokens, choice.tokens.size());
   }
-  EXPECT_LE(event.generated_tokens, right_.tokens);
+  EXPECT_LE(event.generated_tokens, right.tokens);
   switch (event.finish) {
     case FD_FINISH_LENGTH:
-      EXPECT_EQ(event.generated_tokens, right_.tokens);
-      EXPECT_EQ(right_.finish, FD_FINISH_LENGTH);
+      EXPECT_EQ(event.generated_tokens, right.tokens);
+      EXPECT_EQ(right.finish, FD_FINISH_LENGTH);
       break;
     case FD_FINISH_STOP:
-      if (!right_.known) break;
-      EXPECT_EQ(event.generated_tokens, right_.tokens);
-      EXPECT_EQ(right_.finish, FD_FINISH_STOP);
-      EXPECT_EQ(event.stop_token, right_.stop_token);
-      EXPECT_EQ(event.stop_index, right_.stop_index);
+      if (!right.known) break;
+      EXPECT_EQ(event.generated_tokens, right.tokens);
+      EXPECT_EQ(right.finish, FD_FINISH_STOP);
+      EXPECT_EQ(event.stop_token, right.stop_token);
+      EXPECT_EQ(event.stop_index, right.stop_index);
       break;
     case FD_FINISH_CANCELLED:
       EXPECT_TRUE(cancel_asked) << "nobody has cancelled request " << id();
@@ -329,13 +369,13 @@ void FuzzCall::CheckEnd(const fd_event& event, size_t bytes) {
     EXPECT_EQ(event.stop_token, -1);
     EXPECT_EQ(event.stop_index, -1);
   }
-  if (!whole_text_ || !right_.known) return;
+  if (!choice.whole_text || !right.known) return;
   if (!model_.has_tokenizer) {
-    EXPECT_EQ(text_, "");
+    EXPECT_EQ(choice.text, "");
   } else if (event.finish == FD_FINISH_STOP || event.finish == FD_FINISH_LENGTH) {
-    EXPECT_EQ(text_, right_.text);
+    EXPECT_EQ(choice.text, right.text);
   } else {
-    EXPECT_EQ(text_, prompt_->answers[way_].texts[event.generated_tokens]);
+    EXPECT_EQ(choice.text, choice.answer->texts[event.generated_tokens]);
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace fastdecode {
 
-// What a request goes on with if nobody stops it.
+// What a choice goes on with if nobody stops it.
 struct RightEnd {
   bool known = false;  // whether the tokens are: without, some field that shapes them was cut off
   uint32_t tokens = 0;
@@ -27,8 +27,8 @@ struct RightEnd {
 // Thread: what is drawn is constant; the rest as it says.
 class FuzzCall {
  public:
-  // Draws one that is valid, for an engine with so long a context.
-  FuzzCall(Dice* dice, const FuzzModel& model, int max_context);
+  // Draws one that is valid, for an engine with so long a context and so many choices a request.
+  FuzzCall(Dice* dice, const FuzzModel& model, int max_context, uint32_t max_choices);
 
   // Submits it in memory that is gone when this returns. On success, id() is known from then on.
   fd_status* Submit(fd_engine* engine);
@@ -38,6 +38,9 @@ class FuzzCall {
   uint64_t id() const { return id_.load(); }
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt_->ids.size()); }
   void* user() const { return fields_.user; }
+  size_t choices() const { return choices_.size(); }
+  // Whether its last event was taken. REQUIRES: `mutex` is held.
+  bool ended() const { return finished == choices_.size(); }
 
   // Takes an event of `bytes` bytes, of which `event` has the first ones, and zeros else. REQUIRES: `mutex` is held,
   // and the request not forgotten.
@@ -48,10 +51,10 @@ class FuzzCall {
   // Guards what follows, and what events point to: who forgets the request sets `forgotten` first.
   std::mutex mutex;
   bool forgotten = false;
-  int finished = 0;           // FINISHED events
-  uint64_t taken_tokens = 0;  // of events that were large enough to tell
-  bool counts = true;         // all of them were
-  int32_t finish = FD_FINISH_ERROR;
+  size_t finished = 0;               // FINISHED events, one a choice
+  uint64_t taken_tokens = 0;         // of events that were large enough to tell
+  bool counts = true;                // all of them were
+  int32_t finish = FD_FINISH_ERROR;  // of the choice that ended last
   bool finish_known = false;
 
   std::atomic<bool> cancel_asked{false};
@@ -59,14 +62,24 @@ class FuzzCall {
 
  private:
   struct Memory;  // what the struct points to
+  // One answer, and what its events have said so far.
+  struct Choice {
+    const RightAnswer* answer = nullptr;
+    RightEnd right;
+    std::vector<int32_t> tokens;
+    std::string text;
+    bool whole_text = true;
+    bool finished = false;
+  };
 
   void DrawPrompt(Dice* dice);
   void DrawStops(Dice* dice);
   void DrawSize(Dice* dice);
-  RightEnd FindEnd() const;
-  RightEnd FindStopString(uint32_t most) const;
-  void TakeTokens(const fd_event& event, size_t bytes);
-  void CheckEnd(const fd_event& event, size_t bytes);
+  RightEnd FindEnd(const RightAnswer& answer) const;
+  RightEnd FindStopString(const RightAnswer& answer, uint32_t most) const;
+  void TakeTokens(const fd_event& event, size_t bytes, Choice* choice);
+  void TakeEnd(const fd_event& event, size_t bytes, Choice* choice);
+  void CheckEnd(const fd_event& event, const Choice& choice);
 
   // Drawn.
   const FuzzModel& model_;
@@ -80,17 +93,13 @@ class FuzzCall {
   std::vector<int32_t> stop_tokens_;
   std::vector<std::string> stops_;
   std::vector<fd_logit_bias> biases_;
+  std::string salt_;
   bool bench_ = false;
   std::vector<float> logits_;
   fd_request effective_;  // as the library reads it: fields that were cut off have their defaults
-  RightEnd right_;
 
   std::atomic<uint64_t> id_{0};
-
-  // What its events have said so far.
-  std::vector<int32_t> tokens_;
-  std::string text_;
-  bool whole_text_ = true;
+  std::vector<Choice> choices_;
 };
 
 }  // namespace fastdecode

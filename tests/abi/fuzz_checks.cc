@@ -52,7 +52,7 @@ void FuzzProgram::Poll(Dice* dice, size_t capacity, int64_t timeout_ns) {
     EXPECT_TRUE(forgotten_at == 0 || forgotten_at > began) << "request " << event.id << " was forgotten before";
     if (call->forgotten) continue;
     call->Take(event, bytes);
-    if (call->finished > 0) --outstanding_;
+    if (call->ended()) --outstanding_;
     if (bytes < offsetof(fd_event, text_bytes) + sizeof(event.text_bytes)) event.text = nullptr;
     taken_.push_back(
         {call, event, {event.tokens, event.tokens + event.token_count}, event.text == nullptr ? "" : event.text});
@@ -117,6 +117,7 @@ void FuzzProgram::CheckStats(const fd_stats& stats) {
   const uint64_t ended = stats.finished_stop + stats.finished_length + stats.finished_cancelled + stats.finished_error +
                          stats.finished_deadline;
   EXPECT_EQ(stats.requests_submitted, ended + stats.requests_waiting + stats.requests_running);
+  EXPECT_GE(stats.choices_waiting + stats.choices_running, stats.requests_waiting + stats.requests_running);
   EXPECT_EQ(stats.finished_error, 0u);
   EXPECT_GE(stats.requests_submitted, before_.requests_submitted);
   EXPECT_GE(stats.generated_tokens, before_.generated_tokens);
@@ -124,6 +125,7 @@ void FuzzProgram::CheckStats(const fd_stats& stats) {
   EXPECT_GE(stats.now_ns, stats.last_step_ns);
   EXPECT_EQ(stats.homes_up, stats.homes);
   EXPECT_LE(stats.kv_pages_used, stats.kv_pages);
+  EXPECT_LE(stats.cached_tokens, stats.prefix_tokens);
 }
 
 // Until every request has ended, those that were forgotten included.
@@ -139,11 +141,13 @@ void FuzzProgram::CountWhatWasSeen(FuzzSeen* seen) const {
   for (const auto& call : calls_) {
     if (call->finish_known) ++seen->finished[call->finish];
     seen->forgotten += call->forgotten;
+    seen->several += call->choices() > 1;
   }
   seen->refused += refused_;
   seen->unavailable += unavailable_;
   seen->destroyed += stats.requests_waiting + stats.requests_running;
   seen->preemptions += stats.preemptions - before_.preemptions;
+  seen->cached += stats.cached_tokens - before_.cached_tokens;
 }
 
 void FuzzProgram::CheckEnd() {
@@ -163,7 +167,7 @@ void FuzzProgram::CheckEnd() {
     all_known = all_known && !call->forgotten && call->counts && call->finish_known;
     if (call->finish_known) ++finished[call->finish];
     if (!call->forgotten) {
-      EXPECT_EQ(call->finished, 1) << "request " << call->id();
+      EXPECT_TRUE(call->ended()) << "request " << call->id();
     }
   }
   EXPECT_EQ(since(&fd_stats::prompt_tokens), prompt_tokens);
@@ -186,7 +190,7 @@ void FuzzProgram::CheckEnd() {
   if (engine_->has_event_fd) {
     EXPECT_FALSE(Readable());
   }
-  EXPECT_TRUE(Soon([&] { return engine_->Stats().kv_pages_used == 0; })) << "pages are kept";
+  EXPECT_TRUE(Soon([&] { return engine_->Stats().kv_pages_used == 0; })) << "pages are used by nobody";
   if (engine_->polls) return;
   fd_event event = {};
   event.struct_size = sizeof(event);

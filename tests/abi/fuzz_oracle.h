@@ -28,8 +28,8 @@ class Dice {
   std::mt19937_64 random_;
 };
 
-// How a request is sampled: greedy, or with one of two seeds.
-inline constexpr int kWays = 3;
+// How a request is sampled: greedy, or with one of three seeds, 1 to 3.
+inline constexpr int kWays = 4;
 inline constexpr uint32_t kAnswerTokens = 40;
 
 // What a prompt goes on with on a quiet engine.

@@ -71,6 +71,7 @@ FuzzEngine::FuzzEngine(Dice* dice, const FuzzModel& given) : model(given) {
               dice->Between(0, 3));
   ThrowIfError(fd_engine_create(made.get(), &engine_));
   max_context = fd_max_context(engine_);
+  max_choices = fd_max_choices(engine_);
 }
 
 FuzzEngine::~FuzzEngine() { fd_engine_destroy(engine_); }
@@ -191,7 +192,7 @@ void FuzzProgram::Poller(uint64_t seed) {
 // ---- What they do
 
 void FuzzProgram::Submit(Dice* dice, std::vector<std::shared_ptr<FuzzCall>>* own) {
-  auto call = std::make_shared<FuzzCall>(dice, engine_->model, engine_->max_context);
+  auto call = std::make_shared<FuzzCall>(dice, engine_->model, engine_->max_context, engine_->max_choices);
   if (dice->OneIn(8)) {
     call->SubmitWrong(dice, engine_->get());
     return;
@@ -232,7 +233,7 @@ void FuzzProgram::Forget(FuzzCall* call) {
     std::lock_guard lock(call->mutex);
     if (call->forgotten) return;
     call->forgotten = true;
-    if (call->finished == 0) --outstanding_;
+    if (!call->ended()) --outstanding_;
   }
   fd_forget(engine_->get(), call->id());
   call->forgotten_at = Tick();
@@ -371,15 +372,15 @@ bool FuzzProgram::Next(Dice* dice, FuzzCall* call, int64_t timeout_ns) {
       const fd_event event = FirstBytes(memory.data(), bytes);
       EXPECT_EQ(event.id, call->id());
       call->Take(event, bytes);
-      if (call->finished > 0) --outstanding_;
+      if (call->ended()) --outstanding_;
       return true;
     }
     case FD_TIMEOUT:
-      EXPECT_EQ(call->finished, 0) << "its last event was taken";
+      EXPECT_FALSE(call->ended()) << "its last event was taken";
       return true;
     default:
       EXPECT_EQ(got, FD_UNKNOWN_REQUEST);
-      EXPECT_EQ(call->finished, 1) << "request " << call->id() << " is unknown before its last event was taken";
+      EXPECT_TRUE(call->ended()) << "request " << call->id() << " is unknown before its last event was taken";
       return false;
   }
 }
@@ -388,7 +389,7 @@ void FuzzProgram::ReadToEnd(Dice* dice, FuzzCall* call) {
   for (int events = 0; events < 5000; ++events) {
     {
       std::lock_guard lock(call->mutex);
-      if (call->forgotten || (call->finished > 0 && dice->OneIn(2))) return;  // or it stays until the engine goes
+      if (call->forgotten || (call->ended() && dice->OneIn(2))) return;  // or it stays until the engine goes
     }
     if (dice->OneIn(20)) Sleep(dice->Between(0, 1000));
     if (!Next(dice, call, kAnswerTimeoutNs) || testing::Test::HasFailure()) return;

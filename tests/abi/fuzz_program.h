@@ -28,6 +28,7 @@ class FuzzEngine {
   const FuzzModel& model;
   bool polls = false;  // its callers use fd_poll, else fd_next
   int max_context = 0;
+  uint32_t max_choices = 0;
   std::atomic<bool> has_event_fd{false};
   std::atomic<uint64_t> log_lines{0};
 
@@ -43,6 +44,8 @@ struct FuzzSeen {
   uint64_t unavailable = 0;   // since the engine was draining
   uint64_t destroyed = 0;     // requests that ran when their engine was destroyed
   uint64_t preemptions = 0;
+  uint64_t several = 0;  // requests of several choices
+  uint64_t cached = 0;   // tokens of prompts that others had computed
 };
 
 // One random program: threads that call whatever they like, in any order, as far as the header allows it.

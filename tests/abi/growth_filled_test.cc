@@ -83,6 +83,9 @@ class GrowthFilledTest : public InterfaceTest {
     if (has(offsetof(fd_event, times)) && event.times != nullptr) {
       EXPECT_EQ(event.times->struct_size, sizeof(fd_request_times));
     }
+    if (has(offsetof(fd_event, cached_tokens))) {
+      EXPECT_EQ(event.cached_tokens, 0u) << "of a prompt that fills no page";
+    }
     for (size_t i = sizeof(fd_event); i < bytes; ++i) {
       ASSERT_EQ(out->at(index)[i], 0) << "byte " << i << " of " << bytes;
     }

@@ -19,9 +19,10 @@ std::string TakeMessage(fd_status* status) {
   return message;
 }
 
-// How a request went: why it was refused, or its answer.
+// How a request went: why it was refused, or its first answer, and how many it has.
 struct Outcome {
   std::string refusal;
+  int choices = 0;
   std::vector<int32_t> tokens;
   size_t logprobs = 0;  // that events had
   void* user = nullptr;
@@ -36,6 +37,8 @@ Outcome RunToEnd(fd_engine* engine, uint64_t id) {
   event.struct_size = sizeof(event);
   while (fd_next(engine, id, &event, kAnswerTimeoutNs) == 1) {
     outcome.user = event.user;
+    outcome.choices += event.kind == FD_EVENT_FINISHED;
+    if (event.choice > 0) continue;
     if (event.kind == FD_EVENT_FINISHED) {
       outcome.finish = event.finish;
       continue;
@@ -95,6 +98,10 @@ class GrowthGivenTest : public InterfaceTest {
     request.logit_bias_count = 1;
     request.show_special = 1;
     request.pause_events = 1;
+    request.n = 2;
+    request.no_prefix_cache = 1;
+    request.cache_salt = "salt";
+    request.cache_salt_bytes = 4;
     return request;
   }
 
@@ -114,6 +121,7 @@ TEST_F(GrowthGivenTest, DefaultsAreWhatTheHeaderSays) {
   right.repetition_penalty = 1;
   right.logprobs = -1;
   right.prompt_logprobs = -1;
+  right.n = 1;
   fd_bench_request right_bench = {};
   fd_synth right_synth = {};
   right_synth.seed = 1;
@@ -163,6 +171,8 @@ TEST_F(GrowthGivenTest, SmallerRequestsHaveDefaultsBehindTheirEnd) {
       {FIELD(frequency_penalty), [](fd_request& r) { r.frequency_penalty = NAN; }},
       {FIELD(logprobs), [](fd_request& r) { r.logprobs = 21; }},
       {FIELD(logit_bias_count), [](fd_request& r) { r.logit_bias = nullptr; }},
+      {FIELD(n), [](fd_request& r) { r.n = 0; }},
+      {FIELD(cache_salt_bytes), [](fd_request& r) { r.cache_salt = nullptr; }},
   };
 #undef FIELD
   for (const Case& one : cases) {
@@ -191,6 +201,7 @@ TEST_F(GrowthGivenTest, SmallerRequestsHaveDefaultsBehindTheirEnd) {
       EXPECT_EQ(outcome.user, bytes > offsetof(fd_request, user) ? this : nullptr);
       EXPECT_EQ(outcome.tokens.size() > 11, bytes <= offsetof(fd_request, max_tokens));
       EXPECT_EQ(outcome.logprobs > 0, bytes > offsetof(fd_request, logprobs));
+      EXPECT_EQ(outcome.choices, bytes > offsetof(fd_request, n) ? 2 : 1);
     }
   }
 }

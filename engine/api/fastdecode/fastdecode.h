@@ -4,7 +4,7 @@
  *
  * An engine loads one model and serves any number of requests at once (continuous batching). Whoever submits a request
  * does not wait for its answer; its tokens come back as events. Every accepted request ends with exactly one
- * FD_EVENT_FINISHED event.
+ * FD_EVENT_FINISHED event, or, where it asks for several answers, with one for each of them.
  *
  * Versions: from FD_ABI_VERSION 3 on, a program that was compiled against an older header runs with every later library.
  * Functions, constants and fields at the end of structs are added, and nothing is changed or removed. Every struct that
@@ -112,14 +112,15 @@ typedef struct fd_stats {
   uint32_t homes;                   /* that the engine was told of... */
   uint32_t homes_up;                /* ...and that are connected now */
   uint32_t draining;                /* 1: fd_drain was called */
-  /* Requests now: submitted and in no step yet, in steps, and with events that nobody has taken. */
+  /* Requests now: submitted and in no step yet, in steps, and with events that nobody has taken. Where some ask for several
+   * answers, more of them may be said to be in steps than are; choices_waiting and choices_running are exact. */
   uint64_t requests_waiting;
   uint64_t requests_running;
   uint64_t requests_undelivered;
   /* Since the engine was created; a reset leaves these alone. */
   uint64_t requests_submitted;      /* and accepted */
   uint64_t requests_refused;        /* for a full queue */
-  uint64_t finished_stop;           /* by how they ended: fd_finish */
+  uint64_t finished_stop;           /* by how they ended: fd_finish; of several answers the one that ended last counts */
   uint64_t finished_length;
   uint64_t finished_cancelled;
   uint64_t finished_error;
@@ -138,6 +139,14 @@ typedef struct fd_stats {
   uint64_t last_step_ns;            /* the same clock: when a step ended last; 0: none has */
   uint64_t recoveries;              /* how often a request's home was lost, so that it is computed again elsewhere... */
   uint64_t recovered;               /* ...and how often it was again where it had been */
+  /* The answers of the requests now: those that are in no step and have not ended, and those that are in steps. */
+  uint64_t choices_waiting;
+  uint64_t choices_running;
+  uint64_t prefix_tokens;           /* since the engine was created: of prompts that were looked up among what is kept of others
+                                     * (option prefix-cache)... */
+  uint64_t cached_tokens;           /* ...and of these, those whose KV was found */
+  uint64_t kv_pages_cached;         /* now, besides kv_pages_used: those that only requests have left which have ended; any of
+                                     * them goes where a page is needed and none is free */
 } fd_stats;
 /* Fills in *out. Never blocks on the model or a home. 0: done; FD_BAD_STRUCT_SIZE: that of *out; FD_NO_MEMORY. */
 int fd_engine_stats(const fd_engine* engine, fd_stats* out);
@@ -154,6 +163,9 @@ typedef struct fd_home_stats {
   uint64_t losses;                  /* how often it was lost, when its requests have left it; not: it was told to end and had none */
   uint64_t kv_pages;                /* 0 while it is not up */
   uint64_t kv_pages_used;           /* of these, by this engine's sequences, as it counts them itself */
+  uint64_t cached_tokens;           /* since the engine was created: tokens of prompts whose KV was found here */
+  uint64_t kv_pages_cached;         /* besides kv_pages_used, those that only requests have left which have ended; 0 while it is
+                                     * not up */
 } fd_home_stats;
 /* Fills in *out for home number `index`, from 0. There may be more homes later (option homes-min), behind those that
  * there are. 1; 0: past the end; FD_BAD_STRUCT_SIZE: that of *out. Never blocks on a home. */
@@ -180,6 +192,8 @@ void fd_string_free(char* text);
 /* ---- Tokens and text. */
 int32_t fd_vocab_size(const fd_engine* engine);
 int32_t fd_max_context(const fd_engine* engine);
+uint32_t fd_max_choices(const fd_engine* engine);         /* the largest fd_request.n: 128, or what the options prefill-chunk and
+                                                           * max-queue leave of it */
 int fd_has_tokenizer(const fd_engine* engine);            /* 0: text in and out is refused, token ids work */
 const char* fd_tokenizer_missing_reason(const fd_engine* engine);
 /* A piece of a prompt. What users typed is given with special = 0, so that nobody can write a special token by its
@@ -263,6 +277,15 @@ typedef struct fd_request {
   uint32_t reserved2;               /* 0 */
   int pause_events;                 /* 1: FD_EVENT_PAUSED comes as well; 0 */
   uint32_t reserved3;               /* 0 */
+  uint32_t n;                       /* answers, sampled from one prompt, which is computed once: fd_event.choice says whose an event
+                                     * is. Choice i has seed + i, and is what a request of its own with that seed would get; at
+                                     * most fd_max_choices; 1 */
+  /* KV of prompts and answers that have ended is kept while there is room (option prefix-cache), and a prompt that begins
+   * alike is not computed again. It changes when a first token comes, which tells whoever measures it what others have
+   * asked: a salt keeps apart what must not be known of each other. */
+  int no_prefix_cache;              /* 1: nothing that is kept is used for it, and nothing of it is kept; 0 */
+  const char* cache_salt;           /* what is kept is for requests with the same bytes here alone, 4,096 at most; NULL: none */
+  size_t cache_salt_bytes;
 } fd_request;
 /* The defaults. `bytes`: sizeof(fd_request). */
 void fd_request_init(fd_request* request, size_t bytes);
@@ -277,10 +300,11 @@ fd_status* fd_request_check(const fd_request* request);
 /* Never blocks on the model, but with the S-Part on a GPU: a request's penalties, bias and stop tokens take pinned
  * memory there, which ended requests leave to others. When more is needed than ever before, this waits for the rest
  * of the steps that run, which last until --hop-timeout-ms where a home hangs. FD_RESOURCE_EXHAUSTED: as many
- * requests wait or run as the option max-queue allows, or there is no memory for one more; try again later. Whoever polls
- * may have events of the request before this has returned its id, and knows it by its `user`. */
+ * requests wait or run as the option max-queue allows, each of several answers counted, or there is no memory for one more;
+ * try again later. Whoever polls may have events of the request before this has returned its id, and knows it by its `user`. */
 fd_status* fd_submit(fd_engine* engine, const fd_request* request, uint64_t* id);
-/* The request ends soon, with FD_FINISH_CANCELLED unless it ended before. Unknown ids are ignored. */
+/* The request ends soon, with FD_FINISH_CANCELLED unless it ended before; of several answers, all that have not ended. Unknown
+ * ids are ignored. */
 void fd_cancel(fd_engine* engine, uint64_t id);
 
 /* ---- Chat: messages become a prompt as the model's chat template says, which comes from the option chat-template, the
@@ -331,8 +355,10 @@ fd_status* fd_template_render(const char* name, const char* source, size_t sourc
 /* ---- Events. */
 typedef enum fd_event_kind {
   FD_EVENT_TOKEN = 1,               /* a token; its text may be empty (half a character, a held back stop string) */
-  FD_EVENT_FINISHED = 2,            /* the last event of a request; may carry the last held back text */
-  FD_EVENT_PROMPT = 3,              /* the logprobs of the prompt's tokens, if the request asked for them */
+  FD_EVENT_FINISHED = 2,            /* the last event of a choice, and so of a request with one; it may carry the last held back
+                                     * text. A request with n choices has ended with the n-th of these */
+  FD_EVENT_PROMPT = 3,              /* the logprobs of the prompt's tokens, if the request asked for them: once, and before the
+                                     * first token of any choice */
   FD_EVENT_PAUSED = 4               /* the answer's home was lost, and it is computed again elsewhere, if the request asked to
                                      * be told: the next event of the same choice says that it goes on, or how it ended. A caller
                                      * with FD_UNDELIVERED_MAX events to take is not told */
@@ -385,7 +411,7 @@ typedef struct fd_event {
   int32_t kind;                     /* fd_event_kind; later libraries may have more */
   uint64_t id;                      /* of the request */
   void* user;                       /* as in the request */
-  uint32_t choice;                  /* which of the request's answers; 0 */
+  uint32_t choice;                  /* which of the request's n answers, from 0. PROMPT: 0, and the prompt is that of all */
   /* TOKEN: one token, or several where a caller has fallen behind (FD_UNDELIVERED_MAX). PROMPT: the prompt. */
   uint32_t token_index;             /* of tokens[0]: 0 for the first generated one */
   const int32_t* tokens;
@@ -412,28 +438,32 @@ typedef struct fd_event {
   int hides_special;                /* 1: the request has show_special = 2 */
   int32_t home;                     /* PAUSED: which home was lost, as fd_engine_home counts them; else -1 */
   uint32_t reserved2;
+  uint32_t cached_tokens;           /* FINISHED: of prompt_tokens, those whose KV other requests had computed when this one joined
+                                     * its first step; the same for all choices */
+  uint32_t reserved3;
 } fd_event;
 
-/* So many events of a request wait at most for a caller who does not take them, and FD_EVENT_FINISHED. The tokens that come
- * then are added to the last one that waits. */
+/* So many events of a request wait at most for a caller who does not take them, and for each choice one more and its
+ * FD_EVENT_FINISHED. The tokens that come then are added to the last one of their choice that waits. */
 #define FD_UNDELIVERED_MAX 1024
 
 /* The next event of one request, waiting up to timeout_ns (< 0: for ever). 1: *out is filled in; else FD_TIMEOUT;
- * FD_UNKNOWN_REQUEST: never heard of or forgotten, or its last event was taken; FD_BAD_STRUCT_SIZE: that of *out. Pointers
+ * FD_UNKNOWN_REQUEST: never heard of or forgotten, or its last event was taken, which is the FD_EVENT_FINISHED of the choice
+ * that ended last; FD_BAD_STRUCT_SIZE: that of *out. Those of a choice come in order, and choices take turns. Pointers
  * in *out live until the next call for the same request, or until its fd_forget. One thread at a time per request. */
 int fd_next(fd_engine* engine, uint64_t id, fd_event* out, int64_t timeout_ns);
 /* Up to `capacity` events of any requests, 4,096 at most, waiting up to timeout_ns (< 0: for ever) for the first one. Returns how many;
- * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each request's events come in order, and requests
- * take turns. Pointers live until the next fd_poll of this engine, and a request whose FD_EVENT_FINISHED was taken here is
- * forgotten. One thread at a time. It takes the events of every request, so an engine's callers use fd_poll or fd_next,
- * and not both. */
+ * FD_TIMEOUT; FD_NO_MEMORY or FD_BAD_STRUCT_SIZE, and nothing was taken. Each choice's events come in order, and requests
+ * take turns. Pointers live until the next fd_poll of this engine, and a request is forgotten whose last event was taken
+ * here, the FD_EVENT_FINISHED of its only choice or of the n-th. One thread at a time. It takes the events of every request,
+ * so an engine's callers use fd_poll or fd_next, and not both. */
 int fd_poll(fd_engine* engine, fd_event* out, size_t capacity, int64_t timeout_ns);
 /* For event loops (epoll, Asio, libuv, asyncio): a file descriptor that is readable while an event of any request waits.
  * Take them with fd_poll and timeout 0. It is the engine's, which closes it when it is destroyed: nobody else reads, writes
  * or closes it. -1, with errno set: the process has no descriptor left. */
 int fd_engine_event_fd(fd_engine* engine);
 /* Drops a request's events; cancels it if it still runs. Pointers from fd_next end with it, those from fd_poll are valid until
- * the next fd_poll. With fd_next, each request needs it, or one more fd_next after FD_EVENT_FINISHED: otherwise its memory is
+ * the next fd_poll. With fd_next, each request needs it, or one more fd_next after its last event: otherwise its memory is
  * kept until the engine is destroyed. */
 void fd_forget(fd_engine* engine, uint64_t id);
 

@@ -108,6 +108,7 @@ struct GenerateRequest {
   std::vector<std::string> stop;    // without 0 bytes
   std::vector<int32_t> stop_token_ids;
   std::vector<fd_logit_bias> logit_bias;
+  std::string cache_salt;  // empty: none
 };
 
 // The C struct of a request, which points into the request and into this.
@@ -128,6 +129,8 @@ class RequestView {
     fields_.stop_token_id_count = request.stop_token_ids.size();
     fields_.logit_bias = request.logit_bias.data();
     fields_.logit_bias_count = request.logit_bias.size();
+    fields_.cache_salt = request.cache_salt.empty() ? nullptr : request.cache_salt.data();
+    fields_.cache_salt_bytes = request.cache_salt.size();
   }
   RequestView(const RequestView&) = delete;
   RequestView& operator=(const RequestView&) = delete;
@@ -265,7 +268,8 @@ struct TokenEvent {
         time_ns(event.time_ns),
         special(event.special, event.special + event.special_count),
         hides_special(event.hides_special != 0),
-        home(event.kind == FD_EVENT_PAUSED ? event.home : -1) {
+        home(event.kind == FD_EVENT_PAUSED ? event.home : -1),
+        cached_tokens(event.cached_tokens) {
     if (event.logprobs != nullptr) logprobs.assign(event.logprobs, event.logprobs + event.token_count);
     for (size_t i = 0; event.top_logprob_count > 0 && i < event.token_count; ++i) {
       const fd_token_logprob* const top = event.top_logprobs + i * event.top_logprob_count;
@@ -276,11 +280,11 @@ struct TokenEvent {
     std::memcpy(&*times, event.times, std::min<size_t>(event.times->struct_size, sizeof(*times)));
   }
 
-  int32_t kind;  // fd_event_kind
-  bool finished;
+  int32_t kind;   // fd_event_kind
+  bool finished;  // the last event of its choice
   uint64_t id;
   void* user;
-  uint32_t choice;
+  uint32_t choice;                                          // which of the request's fields.n answers
   uint32_t token_index;                                     // of the first one
   std::vector<int32_t> tokens;                              // several where the caller has fallen behind
   std::vector<float> logprobs;                              // [tokens], or empty
@@ -294,7 +298,8 @@ struct TokenEvent {
   std::optional<fd_request_times> times;
   std::vector<fd_text_range> special;  // what of the text special tokens wrote
   bool hides_special;
-  int32_t home;  // FD_EVENT_PAUSED: an index into InferenceEngine::Homes(); else -1
+  int32_t home;            // FD_EVENT_PAUSED: an index into InferenceEngine::Homes(); else -1
+  uint32_t cached_tokens;  // `finished`: of prompt_tokens, those whose KV other requests had computed
 };
 
 // Takes one answer to a chat apart into reasoning and content. Thread: one. It does not need the chat any more.
@@ -358,7 +363,7 @@ class ChatReader {
   bool in_reasoning_ = false;
 };
 
-// The events of one request. Destroying it cancels a request that still runs.
+// The events of one request, of all of its choices. Destroying it cancels a request that still runs.
 class TokenStream {
  public:
   TokenStream(fd_engine* engine, uint64_t id) : engine_(engine), id_(id) {}
@@ -375,7 +380,8 @@ class TokenStream {
   uint64_t id() const { return id_; }
   void Cancel() { fd_cancel(engine_, id_); }
 
-  // The next event; nothing after the one that is `finished`, or when timeout_ns (< 0: for ever) has passed.
+  // The next event; nothing after the one that is `finished`, of several choices the last of these, or when timeout_ns
+  // (< 0: for ever) has passed.
   std::optional<TokenEvent> Next(int64_t timeout_ns = -1) {
     fd_event event;
     event.struct_size = sizeof(event);
@@ -468,6 +474,7 @@ class InferenceEngine {
 
   int vocab_size() const { return fd_vocab_size(engine_); }
   int max_context() const { return fd_max_context(engine_); }
+  uint32_t max_choices() const { return fd_max_choices(engine_); }  // the largest fields.n of a request
   bool has_tokenizer() const { return fd_has_tokenizer(engine_) != 0; }
   std::string tokenizer_missing_reason() const { return fd_tokenizer_missing_reason(engine_); }
   std::string Describe() const { return TakeString(fd_engine_describe(engine_)); }

@@ -15,7 +15,7 @@ typedef struct fd_bench_request {
   /* The first tokens of the prompt get random KV instead of being computed; not with logits or logprobs of the prompt. 0. */
   uint32_t fill_tokens;
   /* For whoever checks a port: room for [prompt tokens][vocab] float32, filled before the first token; NULL. Stays the
-   * caller's, who keeps it until the request's FD_EVENT_FINISHED or until fd_forget has returned: fd_forget waits then
+   * caller's, who keeps it until the request's last FD_EVENT_FINISHED or until fd_forget has returned: fd_forget waits then
    * until nothing is written there any more, for the rest of a step of the model, which lasts until --hop-timeout-ms where
    * a home hangs; a log sink must not call it. */
   float* prompt_logits;

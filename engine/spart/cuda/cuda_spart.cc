@@ -125,9 +125,11 @@ absl::Status CudaSPart::MakeHome() {
     const auto two = std::count_if(buckets_.begin(), buckets_.end(), [&](unsigned rows) { return HasTwoGraphs(rows); });
     const uint64_t graphs = batches_.size() * (buckets_.size() + static_cast<size_t>(two));
     const uint64_t spare = kSpareBytes + graphs * shape.layers * kKernelsPerLayer * kKernelBytes;
-    const uint64_t free = device_->free_bytes();
+    const uint64_t cached_tables = uint64_t{TablePages(shape)} * options_.sequences_cached * sizeof(uint32_t);
+    const uint64_t free = device_->free_bytes() - std::min(device_->free_bytes(), cached_tables);
     home.kv_bytes = std::min(page_bytes * TablePages(shape) * home.sequences_max, free - std::min(free, spare));
   }
+  home.sequences_max += static_cast<uint32_t>(options_.sequences_cached);
   absl::StatusOr<std::unique_ptr<GpuHome>> made = GpuHome::Create(home, model_.shape, device_.get());
   if (!made.ok()) return made.status();
   home_ = *std::move(made);

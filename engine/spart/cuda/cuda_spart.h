@@ -28,6 +28,7 @@ struct CudaSPartOptions {
   int rows_max = 0;                          // of one step of one micro-batch
   int sequences_max = 0;                     // of one micro-batch: rows of a step that are sampled
   int sequences_all = 0;                     // of all micro-batches; 0: as many as these have room for
+  int sequences_cached = 0;                  // that the GPU as a home keeps besides, after they have ended
   int homes_max = 0;                         // indices of home areas lie below
   uint64_t wait_bound_ns = 30'000'000'000;   // the GPU waits no longer for a stage to be started
   uint64_t stage_bound_ns = 60'000'000'000;  // nor the host for a stage to be over, or for a call of CUDA

@@ -35,8 +35,8 @@ struct GpuHomeOptions {
 //
 // Forks share pages. A step that writes to a shared one has another page instead, to which its kernels copy what lies
 // before its rows (AppendKvArgs). Micro-batches have streams of their own, so that the home keeps the copied page for
-// itself until the step is over: nobody else is given it or writes to it meanwhile. A sequence is forked, truncated and
-// released between its steps, not while its tokens are still being stored.
+// itself until the step is over: nobody else is given it or writes to it meanwhile. A sequence is truncated and
+// released between its steps, not while its tokens are still being stored; a fork shares what earlier steps have stored.
 //
 // Owns: the books, and what it has to say to the engine; the memory is the device's, and never touched from here.
 // Thread: Create and Attach any, as long as no link lives; the rest the pipeline thread. Bounded: by the memory and

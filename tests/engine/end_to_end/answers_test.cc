@@ -8,28 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/start/engine.h"
-#include "tests/engine/end_to_end/interface_fixture.h"
+#include "tests/engine/end_to_end/own_engine_fixture.h"
 
 namespace fastdecode {
 namespace {
 
 constexpr uint32_t kAnswers = 5, kTokens = 40;
 
-class AnswersTest : public InterfaceTest {
+class AnswersTest : public OwnEngineTest {
  protected:
-  void Start(const OptionList& list) {
-    engine_.reset();
-    fastdecode::Options options;
-    for (const auto& [name, value] :
-         Options() + OptionList{{"batch-invariant", "true"}, {"hop-timeout-ms", "60000"}} + list) {
-      ASSERT_TRUE(SetOption(options, name, value).ok()) << name;
-    }
-    absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-  }
-
   // The tokens of each answer.
   std::vector<std::vector<int32_t>> Ask(const std::vector<int32_t>& prompt, uint64_t seed, uint32_t answers) {
     RequestFields fields;
@@ -73,8 +60,6 @@ class AnswersTest : public InterfaceTest {
       }
     }
   }
-
-  std::unique_ptr<Engine> engine_;
 };
 
 TEST_F(AnswersTest, SharePagesOfAnyType) {

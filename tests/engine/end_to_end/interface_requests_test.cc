@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -50,6 +51,9 @@ TEST_F(InterfaceTest, RequestsAreCheckedFieldByField) {
   refuses("logit_bias", [](auto& r) { r.logit_bias = {{kVocab, 1}}; });
   refuses("logit_bias", [nan](auto& r) { r.logit_bias = {{1, nan}}; });
   refuses("stop_token_ids", [](auto& r) { r.stop_token_ids = {-3}; });
+  refuses("n: 0 is not at least 1", [](auto& r) { r.fields.n = 0; });
+  refuses("n: 129 is more than 128", [](auto& r) { r.fields.n = 129; });
+  refuses("cache_salt: it has 4097 bytes", [](auto& r) { r.cache_salt.assign(4097, 's'); });
   const auto refuses_bench = [&](const std::string& part, auto change) {
     SCOPED_TRACE(part);
     BenchRequest bench;
@@ -123,6 +127,133 @@ TEST_F(InterfaceTest, LogprobsOfAPromptComeBeforeItsFirstToken) {
   }
 }
 
+// What the events of a request say, by choice.
+struct Choices {
+  std::map<uint32_t, std::vector<int32_t>> tokens;
+  std::map<uint32_t, TokenEvent> ends;
+  std::vector<TokenEvent> prompts;
+
+  void Take(const TokenEvent& event) {
+    EXPECT_EQ(ends.count(event.choice), 0u) << "an event behind the last one of choice " << event.choice;
+    if (event.kind == FD_EVENT_PROMPT) {
+      EXPECT_TRUE(tokens.empty()) << "it comes first";
+      prompts.push_back(event);
+      return;
+    }
+    std::vector<int32_t>& all = tokens[event.choice];
+    all.insert(all.end(), event.tokens.begin(), event.tokens.end());
+    if (event.finished) ends.emplace(event.choice, event);
+  }
+};
+
+TEST_F(InterfaceTest, ChoicesAreWhatRequestsOfTheirOwnWouldGet) {
+  constexpr uint32_t kChoices = 4;
+  const auto engine = MakeEngine(Options() + OptionList{{"batch-invariant", "true"}});
+  EXPECT_EQ(engine->max_choices(), 128u);
+  std::mt19937_64 random(5);
+  GenerateRequest request = GreedyRequest(RandomPrompt(random, kVocab, 45), 12);
+  request.fields.temperature = 0.9f;
+  request.fields.seed = 70;
+  std::vector<std::vector<int32_t>> alone;
+  for (uint32_t k = 0; k < kChoices; ++k, ++request.fields.seed) {
+    alone.push_back(RunAll(*engine, {request}, false)[0].tokens);
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  request.fields.seed = 70;
+  request.fields.n = kChoices;
+  request.fields.prompt_logprobs = 0;
+  const auto check = [&](const Choices& choices) {
+    ASSERT_EQ(choices.ends.size(), kChoices);
+    ASSERT_EQ(choices.prompts.size(), 1u);
+    EXPECT_EQ(choices.prompts[0].choice, 0u);
+    EXPECT_EQ(choices.prompts[0].tokens, request.prompt_ids);
+    for (uint32_t k = 0; k < kChoices; ++k) {
+      EXPECT_EQ(choices.tokens.at(k), alone[k]) << k;
+      EXPECT_EQ(choices.ends.at(k).finish, FD_FINISH_LENGTH);
+      EXPECT_EQ(choices.ends.at(k).prompt_tokens, 45u);
+      EXPECT_EQ(choices.ends.at(k).generated_tokens, 12u);
+      ASSERT_TRUE(choices.ends.at(k).times.has_value());
+      EXPECT_GT(choices.ends.at(k).times->prefill.steps, 0u) << "it has been where its prompt was computed";
+    }
+  };
+  const fd_stats before = engine->Statistics();
+  Choices read;
+  TokenStream stream = engine->Submit(request);
+  while (std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs)) read.Take(*event);
+  check(read);
+  fd_event event = {};
+  event.struct_size = sizeof(event);
+  EXPECT_EQ(fd_next(engine->get(), stream.id(), &event, 0), FD_UNKNOWN_REQUEST);
+  const fd_stats after = engine->Statistics();
+  EXPECT_EQ(after.requests_submitted - before.requests_submitted, 1u);
+  EXPECT_EQ(after.finished_length - before.finished_length, 1u);
+  EXPECT_EQ(after.prompt_tokens - before.prompt_tokens, 45u) << "it is one prompt";
+  EXPECT_EQ(after.generated_tokens - before.generated_tokens, kChoices * 12u);
+
+  Choices polled;
+  const uint64_t id = engine->SubmitForPoll(request);
+  while (polled.ends.size() < kChoices) {
+    const size_t count = engine->Poll(kAnswerTimeoutNs, [&](const fd_event& one) {
+      EXPECT_EQ(one.id, id);
+      polled.Take(TokenEvent(one));
+    });
+    ASSERT_GT(count, 0u) << "the request was forgotten before its last event";
+  }
+  check(polled);
+  EXPECT_EQ(fd_next(engine->get(), id, &event, 0), FD_UNKNOWN_REQUEST);
+}
+
+TEST_F(InterfaceTest, ACancelEndsAllChoices) {
+  const auto engine = MakeEngine(Options() + OptionList{{"prefill-chunk", "16"}});
+  EXPECT_EQ(engine->max_choices(), 16u);
+  GenerateRequest request = GreedyRequest({1, 2, 3}, 200);
+  request.fields.n = 3;
+  Choices choices;
+  TokenStream stream = engine->Submit(request);
+  while (choices.tokens.size() < 3) {
+    const std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs);
+    ASSERT_TRUE(event.has_value());
+    choices.Take(*event);
+  }
+  stream.Cancel();
+  while (std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs)) choices.Take(*event);
+  ASSERT_EQ(choices.ends.size(), 3u);
+  for (const auto& [choice, end] : choices.ends) {
+    EXPECT_TRUE(end.finish == FD_FINISH_CANCELLED || end.generated_tokens == 200u) << choice;
+  }
+  const auto queue = MakeEngine(Options() + OptionList{{"max-queue", "3"}});
+  EXPECT_EQ(queue->max_choices(), 3u);
+}
+
+TEST_F(InterfaceTest, EndsSayWhatOthersHadComputed) {
+  const auto engine = MakeEngine(Options());
+  std::mt19937_64 random(6);
+  GenerateRequest request = GreedyRequest(RandomPrompt(random, kVocab, 100), 3);
+  const auto cached = [&] {
+    TokenStream stream = engine->Submit(request);
+    std::optional<TokenEvent> event = stream.Next(kAnswerTimeoutNs);
+    while (event.has_value() && !event->finished) event = stream.Next(kAnswerTimeoutNs);
+    EXPECT_TRUE(event.has_value());
+    return event.has_value() ? event->cached_tokens : 0;
+  };
+  EXPECT_EQ(cached(), 0u);
+  EXPECT_EQ(cached(), 96u);
+  request.fields.n = 3;
+  EXPECT_EQ(cached(), 96u);
+  request.cache_salt = "salt";
+  EXPECT_EQ(cached(), 0u);
+  EXPECT_EQ(cached(), 96u);
+  request.fields.no_prefix_cache = 1;
+  EXPECT_EQ(cached(), 0u);
+  const fd_stats stats = engine->Statistics();
+  EXPECT_EQ(stats.cached_tokens, 3 * 96u);
+  EXPECT_EQ(stats.prefix_tokens, 5 * 100u);
+  EXPECT_GT(stats.kv_pages_cached, 0u);
+  const std::vector<fd_home_stats> homes = engine->Homes();
+  EXPECT_EQ(homes.at(0).cached_tokens, stats.cached_tokens);
+  EXPECT_GT(homes.at(0).kv_pages_cached, 0u);
+}
+
 TEST_F(InterfaceTest, StatisticsCountWhatHappened) {
   const auto engine = MakeEngine(Options());
   const fd_stats before = engine->Statistics();
@@ -148,6 +279,7 @@ TEST_F(InterfaceTest, StatisticsCountWhatHappened) {
   EXPECT_GT(after.last_step_ns, after.created_ns);
   EXPECT_GT(after.now_ns, after.last_step_ns);
   EXPECT_EQ(after.requests_running + after.requests_waiting + after.requests_undelivered, 0u);
+  EXPECT_EQ(after.choices_running + after.choices_waiting, 0u);
 }
 
 // Null is a caller's mistake where a count says that there is something, and the same as nothing where it is 0.
@@ -182,6 +314,7 @@ TEST_F(InterfaceTest, NullPointersAreRefusedByName) {
   refuses("stop: it is NULL, but stop_count is 1", [](auto& r) { r.stop_count = 1; });
   refuses("stop: string 1 is NULL", [&stop](auto& r) { r.stop = stop, r.stop_count = 2; });
   refuses("logit_bias: it is NULL, but logit_bias_count is 1", [](auto& r) { r.logit_bias_count = 1; });
+  refuses("cache_salt: it is NULL, but cache_salt_bytes is 2", [](auto& r) { r.cache_salt_bytes = 2; });
 
   size_t count = 0;
   int32_t ids[1];

@@ -272,7 +272,8 @@ TEST_F(InterfaceTest, EngineIsDestroyedWithRequestsInAllStates) {
 // 200 to 219 tokens lie on seven pages. Whether the first four came singly, with the first chunks of the prompt, or as
 // a piece of four: the others are of a piece of four, whose last page is held.
 TEST_F(InterfaceTest, HomesSayWhichPagesAreUsedAndHeld) {
-  const auto engine = MakeEngine(Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:400ms"}});
+  const auto engine = MakeEngine(
+      Options() + OptionList{{"kv-gib", "0.0625"}, {"fault", "delay=1:400ms"}, {"prefix-cache", "off"}});
   for (int round = 0; round < 2; ++round) {
     std::optional<HomesPages> pages =
         AwaitPages(*engine, 0, [](const HomesPages& said) { return said.used + said.held == 0; });

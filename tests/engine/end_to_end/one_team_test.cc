@@ -136,7 +136,8 @@ TEST_F(OneTeamTest, LinksThatAreCutAroundItChangeNoToken) {
 TEST_F(OneTeamTest, GoesOnAfterASleep) {
   const Golden golden("gqa");
   const auto engine =
-      MakeEngine(GoldenOptions(golden, "17") + OptionList{{"core-plan", "shared"}, {"homes", "local:1"}});
+      MakeEngine(GoldenOptions(golden, "17") +
+                 OptionList{{"core-plan", "shared"}, {"homes", "local:1"}, {"prefix-cache", "off"}});
   const std::vector<GenerateRequest> requests = Requests(static_cast<int>(golden.vocab), 20);
   const std::vector<Answer> expected = RunAll(*engine, requests, false);
   for (int i = 0; i < 5; ++i) {

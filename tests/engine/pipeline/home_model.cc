@@ -66,10 +66,12 @@ std::string HomeModel::Apply(std::span<const std::byte> message) {
       ForkMessage fork;
       return Read(message, &fork) ? Fork(fork) : "fork: wrong size";
     }
+    case ControlKind::kTruncate:
+      return Read(message, &body) ? Truncate(body) : "truncate: wrong size";
     case ControlKind::kFill:
       return Read(message, &body) ? Fill(body) : "fill: wrong size";
     case ControlKind::kIdle:
-      return sequences_.empty() ? "" : "idle: but there are sequences here";
+      return sequences_.empty() || expects_kept_ ? "" : "idle: but there are sequences here";
     case ControlKind::kLeft:
       left_ = true;
       return sequences_.empty() ? "" : "left: but there are sequences here";
@@ -186,8 +188,7 @@ std::string HomeModel::Fork(const ForkMessage& message) {
     if (history.size() < message.tokens) return "fork: of more tokens than are stored";
   }
   const bool open_pages = HasOpenPages(shape_.attention());
-  const uint32_t last = message.tokens % kPageTokens == 0 ? kPageTokens : message.tokens % kPageTokens;
-  const uint32_t pieces = open_pages ? PiecesOf(last, 8) : 0;
+  const uint32_t pieces = PiecesOfCut(message.tokens);
   if (pieces > pages_total_ - pages_used_) return "fork: no page left";
   KvSequence* const fork = FindOrCreate(message.new_sequence);
   const uint32_t shared = open_pages ? message.tokens / kPageTokens : PiecesOf(message.tokens, kPageTokens);
@@ -201,6 +202,35 @@ std::string HomeModel::Fork(const ForkMessage& message) {
     const std::vector<uint64_t>& history = from.history[layer];
     fork->history[layer].assign(history.begin(), history.begin() + message.tokens);
   }
+  return "";
+}
+
+// Behind a full page nothing of it is open.
+uint32_t HomeModel::PiecesOfCut(uint32_t tokens) const {
+  return HasOpenPages(shape_.attention()) ? PiecesOf(tokens % kPageTokens, 8) : 0;
+}
+
+// A prefix of full pages is all that an engine keeps.
+std::string HomeModel::Truncate(const SequenceMessage& message) {
+  const auto found = sequences_.find(message.sequence);
+  if (found == sequences_.end()) return absl::StrFormat("truncate: sequence %d is not here", message.sequence);
+  if (!expects_kept_ || message.tokens == 0 || message.tokens % kPageTokens != 0) return "truncate: not to full pages";
+  for (const MicroBatch& batch : batches_) {
+    if (batch.next_layer == shape_.layers) continue;
+    for (const RosterEntry& entry : batch.entries) {
+      if (entry.sequence == message.sequence) return "truncate: the sequence is in a step";
+    }
+  }
+  KvSequence& sequence = *found->second;
+  for (std::vector<uint64_t>& history : sequence.history) {
+    if (history.size() < message.tokens) return "truncate: to more tokens than are stored";
+    history.resize(message.tokens);
+  }
+  pages_used_ -= std::exchange(sequence.pieces, 0);
+  for (size_t i = message.tokens / kPageTokens; i < sequence.pages.size(); ++i) {
+    pages_used_ -= --users_[sequence.pages[i]] == 0;
+  }
+  sequence.pages.resize(message.tokens / kPageTokens);
   return "";
 }
 

@@ -36,6 +36,9 @@ class HomeModel {
   // So many rows that come are of a step that its S-Part has given up, and mean nothing.
   void ExpectDeadRows(int rows) { dead_rows_ = rows; }
 
+  // The engine has a prefix cache: what it has is truncated, and there are sequences while it is idle.
+  void ExpectKept() { expects_kept_ = true; }
+
   // What its replies say that it worked.
   void SetWork(uint32_t ns) { work_ns_ = ns; }
 
@@ -67,6 +70,8 @@ class HomeModel {
   std::string ApplyRoster(std::span<const std::byte> message);
   std::string Fill(const SequenceMessage& message);
   std::string Fork(const ForkMessage& message);
+  std::string Truncate(const SequenceMessage& message);
+  uint32_t PiecesOfCut(uint32_t tokens) const;
   uint32_t TakePage();
   void ReturnPages(KvSequence* sequence);
   KvSequence* FindOrCreate(uint64_t id);
@@ -84,6 +89,7 @@ class HomeModel {
   uint64_t spoiled_ = 0;
   bool idle_ = false;
   bool left_ = false;
+  bool expects_kept_ = false;
   int dead_rows_ = 0;
   uint32_t work_ns_ = 1;
 };

@@ -20,6 +20,7 @@ struct FuzzFaults {
   bool lose_homes = false;
   bool spoil = false;  // rows and logits
   bool near = false;   // the first home attends within stages, and all say how fast they read
+  bool cache = false;  // prompts begin alike
 };
 
 class FuzzRun {
@@ -30,7 +31,7 @@ class FuzzRun {
   void Run() {
     home_count_ = Between(1, 3);
     for (int i = 0; i < home_count_; ++i) AddHome(i, DrawPages());
-    const int wanted = Between(1, 24);
+    const int wanted = faults_.cache ? Between(10, 40) : Between(1, 24);
     for (int turn = 0; turn < kTurnsMax; ++turn) {
       if (static_cast<int>(engine_.requests().size()) < wanted && OneIn(submit_in_)) SubmitOne();
       if (OneIn(cancel_in_)) CancelOne();
@@ -53,6 +54,11 @@ class FuzzRun {
 
   uint64_t preemptions() { return engine_.pipeline().batcher().preemptions(); }
   uint64_t moves() { return engine_.pipeline().batcher().moves(); }
+  uint64_t cached_tokens() {
+    uint64_t tokens = 0;
+    for (const Counter& of_home : engine_.pipeline().statistics().home_cached_tokens) tokens += of_home.value();
+    return tokens;
+  }
   uint64_t recoveries() { return engine_.pipeline().statistics().recoveries.value(); }
   std::set<FinishReason> reasons() const { return reasons_; }
 
@@ -91,6 +97,11 @@ class FuzzRun {
     tiny_pools_ = OneIn(2);
     options.limits.near_first = OneIn(2);
     options.limits.adapts = !faults_.near && OneIn(2);
+    if (faults_.cache) {
+      options.limits.cached_max = static_cast<uint32_t>(OneIn(3) ? Between(1, 4) : Between(5, 40));
+      options.limits.cached_blocks_max = static_cast<uint32_t>(OneIn(3) ? Between(1, 30) : 1000);
+      options.limits.prompts_have_kernel = OneIn(2);
+    }
     return options;
   }
 
@@ -111,7 +122,7 @@ class FuzzRun {
 
   void SubmitOne() {
     const uint32_t length = static_cast<uint32_t>(Between(1, static_cast<int>(options_.context_max) - 1));
-    const bool long_prompt = OneIn(tiny_pools_ ? 5 : 2);
+    const bool long_prompt = faults_.cache ? !OneIn(3) : OneIn(tiny_pools_ ? 5 : 2);
     const uint32_t prompt_tokens = long_prompt ? length : std::min(length, static_cast<uint32_t>(Between(1, 40)));
     SimAsk ask;
     ask.max_tokens = static_cast<uint32_t>(OneIn(2) ? Between(1, 5) : Between(30, 150));
@@ -120,22 +131,36 @@ class FuzzRun {
         ask.stop_tokens.push_back(token);
       ask.min_tokens = static_cast<uint32_t>(OneIn(2) ? 0 : Between(0, static_cast<int>(ask.max_tokens)));
     }
-    if (OneIn(6) && prompt_tokens > 1)
+    if (OneIn(faults_.cache ? 20 : 6) && prompt_tokens > 1)
       ask.fill_tokens = static_cast<uint32_t>(Between(1, static_cast<int>(prompt_tokens) - 1));
-    ask.prompt_logits = OneIn(4);
-    if (ask.fill_tokens == 0 && OneIn(3)) {
+    ask.prompt_logits = OneIn(faults_.cache ? 20 : 4);  // who wants something of the prompt finds nothing
+    if (ask.fill_tokens == 0 && OneIn(faults_.cache ? 20 : 3)) {
       ask.prompt_logprobs = Between(0, 20);
       if (OneIn(3)) ask.max_tokens = ask.min_tokens = 0;
+    }
+    if (faults_.cache) {
+      ask.prefix_cache = !OneIn(8);
+      if (OneIn(8)) ask.cache_salt = "salt";
     }
     std::vector<SimAsk> asks = {ask};
     const uint32_t answers = OneIn(3) ? static_cast<uint32_t>(Between(1, 6)) : 1;
     const size_t room = options_.limits.ready_max - engine_.unfinished();
     while (asks.size() < std::min<size_t>({answers, options_.limits.rows_max, room}))
       asks.push_back(AnotherAnswer(ask));
-    const std::vector<SimRequest*> group =
-        engine_.SubmitGroup(SimEngine::Prompt(prompt_tokens, random_(), options_.vocab), asks);
+    const std::vector<SimRequest*> group = engine_.SubmitGroup(DrawPrompt(prompt_tokens), asks);
     for (SimRequest* request : group) groups_[request] = group;
     if (OneIn(50)) CancelThis(group[0]);
+  }
+
+  // With a cache it may begin as another one does, or as another one and its answer.
+  std::vector<int32_t> DrawPrompt(uint32_t tokens) {
+    std::vector<int32_t> prompt = SimEngine::Prompt(tokens, random_(), options_.vocab);
+    if (!faults_.cache || engine_.requests().empty() || OneIn(5)) return prompt;
+    const Sequence& other = engine_.requests()[random_() % engine_.requests().size()]->sequence;
+    const uint32_t known = std::min({tokens, other.length_max, other.prompt_tokens + (OneIn(3) ? 0u : 100u)});
+    const uint32_t same = OneIn(3) ? static_cast<uint32_t>(Between(0, static_cast<int>(known))) : known;
+    std::copy_n(other.log.tokens.begin(), same, prompt.begin());
+    return prompt;
   }
 
   SimAsk AnotherAnswer(const SimAsk& first) {
@@ -295,7 +320,7 @@ class FuzzRun {
 // What runs of one kind have met.
 struct FuzzTotals {
   std::set<FinishReason> reasons;
-  uint64_t preemptions = 0, moves = 0, recoveries = 0;
+  uint64_t preemptions = 0, moves = 0, recoveries = 0, cached_tokens = 0;
 };
 
 // Ends with the first seed that fails.
@@ -308,6 +333,7 @@ void RunSeeds(int kind, uint64_t first, int count, const FuzzFaults& faults, Fuz
     totals->preemptions += run.preemptions();
     totals->moves += run.moves();
     totals->recoveries += run.recoveries();
+    totals->cached_tokens += run.cached_tokens();
     for (const FinishReason reason : run.reasons()) totals->reasons.insert(reason);
   }
 }
@@ -352,6 +378,30 @@ TEST(PipelineFuzzTest, SchedulesWithANearHomeAndHomesThatAreLost) {
   EXPECT_GT(totals.recoveries, 300u);
   EXPECT_EQ(totals.reasons.count(FinishReason::kBadRow), 1u);
   EXPECT_GT(totals.moves, 1000u);
+}
+
+// Prompts that begin alike, pages that make room for others, and what is kept when homes go.
+TEST(PipelineFuzzTest, SchedulesWithACache) {
+  FuzzTotals totals;
+  RunSeeds(5, 1, kRunsPerKind / 2, {.cache = true}, &totals);
+  EXPECT_EQ(totals.reasons, kWithoutFaults);
+  EXPECT_GT(totals.preemptions, 100u);
+  EXPECT_GT(totals.cached_tokens, 15'000u);
+}
+
+TEST(PipelineFuzzTest, SchedulesWithACacheAndFaults) {
+  FuzzTotals totals;
+  RunSeeds(6, 1, kRunsPerKind / 2, {.lose_homes = true, .spoil = true, .cache = true}, &totals);
+  EXPECT_GT(totals.recoveries, 150u);
+  EXPECT_GT(totals.cached_tokens, 15'000u);
+}
+
+TEST(PipelineFuzzTest, SchedulesWithACacheAndANearHome) {
+  FuzzTotals totals;
+  RunSeeds(7, 1, kRunsPerKind / 2, {.lose_homes = true, .near = true, .cache = true}, &totals);
+  EXPECT_GT(totals.preemptions, 100u);
+  EXPECT_GT(totals.cached_tokens, 15'000u);
+  EXPECT_GT(totals.moves, 500u);
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ SimLink* SimEngine::AddHome(int index, uint32_t pages, uint32_t read_mb_per_s, b
   link_options.in_stage = near;
   links_.push_back(std::make_unique<SimLink>(shape_, pages, link_options, random_()));
   homes_[index] = links_.back().get();
+  if (options_.limits.cached_max > 0) links_.back()->home().ExpectKept();
   let_go_.erase(index);
   PipelineCommand command;
   command.kind = PipelineCommand::Kind::kAddHome;
@@ -128,6 +129,7 @@ SimRequest* SimEngine::Make(const std::vector<int32_t>& prompt, const SimAsk& as
   sequence.log.tokens.resize(sequence.length_max);
   sequence.log.logprobs.resize(sequence.length_max - sequence.prompt_tokens);
   sequence.length = sequence.prompt_tokens;
+  sequence.prefix.Prepare(prompt, sequence.length_max, ask.prefix_cache && ask.fill_tokens == 0, ask.cache_salt);
   if (ask.prompt_logprobs >= 0) sequence.AskForPromptLogprobs(ask.prompt_logprobs);
   if (ask.prompt_logits) {
     request->prompt_logits.assign(prompt.size() * static_cast<size_t>(options_.vocab), -1.0f);
@@ -318,10 +320,13 @@ void SimEngine::CheckNothingLeft() {
     link->DrainControl();
     EXPECT_EQ(link->violation(), "");
     EXPECT_FALSE(link->has_open_hop());
-    EXPECT_EQ(link->home().pages_used(), 0u) << "home " << index;
-    EXPECT_EQ(link->home().sequences(), 0u) << "home " << index;
-    EXPECT_EQ(pipeline_->batcher().pages_free(index), link->home().pages_total()) << "home " << index;
-    EXPECT_EQ(pipeline_->batcher().sequences_at(index), 0u) << "home " << index;
+    // What is cached there is all that is there.
+    const Batcher& batcher = pipeline_->batcher();
+    EXPECT_EQ(link->home().pages_used(), batcher.pages_cached(index)) << "home " << index;
+    EXPECT_EQ(link->home().sequences(), batcher.cache().kept_at(index)) << "home " << index;
+    EXPECT_EQ(batcher.pages_free(index) + batcher.pages_cached(index), link->home().pages_total()) << "home " << index;
+    EXPECT_EQ(batcher.sequences_at(index), 0u) << "home " << index;
+    EXPECT_TRUE(options_.limits.cached_max > 0 || link->home().pages_used() == 0) << "home " << index;
   }
 }
 

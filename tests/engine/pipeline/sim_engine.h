@@ -55,6 +55,8 @@ struct SimAsk {
   bool prompt_logits = false;
   int prompt_logprobs = -1;
   uint64_t seed = 0;
+  bool prefix_cache = true;
+  std::string cache_salt = "";
 };
 
 // A pipeline without its thread, a fake S-Part, simulated homes, and injected time: everything happens one turn at a

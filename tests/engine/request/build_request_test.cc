@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -225,6 +226,12 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
     ExpectRefused(parts);
   };
   refused([](RequestFields* r) { r->max_tokens = 0; }, {"max_tokens", "0"});
+  refused([](RequestFields* r) { r->answers = 0; }, {"n: 0 is not at least 1"});
+  refused([](RequestFields* r) { r->answers = 129; }, {"n: 129 is more than 128"});
+  refused([](RequestFields* r) { r->cache_salt_bytes = 3; }, {"cache_salt: it is NULL, but cache_salt_bytes is 3"});
+  const std::string salt(kCacheSaltBytesMax + 1, 's');
+  refused([&](RequestFields* r) { r->cache_salt = salt.data(), r->cache_salt_bytes = salt.size(); },
+          {"cache_salt: it has 4097 bytes, more than 4096"});
   refused([](RequestFields* r) { r->min_tokens = 17; }, {"min_tokens", "17", "16"});
   refused([](RequestFields* r) { r->fill_tokens = 5; }, {"fill_tokens", "5"});
   refused([](RequestFields* r) { r->temperature = -1; }, {"temperature", "-1"});
@@ -262,6 +269,51 @@ TEST_F(BuildRequestTest, RefusesFieldsOutOfRange) {
   given_.prompt_logits = logits.data();
   given_.prompt_logits_floats = logits.size();
   EXPECT_EQ(Build()->first().prompt_logits, logits.data());
+}
+
+TEST_F(BuildRequestTest, AnEngineMayTakeFewerAnswers) {
+  context_.answers_max = 4;
+  given_.answers = 4;
+  given_.seed = UINT64_MAX - 1;
+  const std::unique_ptr<Request> request = Build();
+  ASSERT_EQ(request->answers.size(), 4u);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(request->answers[i]->sequence.sampling.params.seed, UINT64_MAX - 1 + i);
+    EXPECT_EQ(request->answers[i]->sequence.log.tokens.size(), 21u);
+  }
+  given_.answers = 5;
+  ExpectRefused({"n: 5 is more than 4", "submit several requests"});
+}
+
+// Those of each answer: the others follow the first one only until they have a token.
+TEST_F(BuildRequestTest, PromptsAreLookedUpUnlessThatIsNotWanted) {
+  ids_.assign(40, 1);
+  given_.prompt_ids = ids_.data();
+  given_.prompt_id_count = ids_.size();
+  given_.answers = 3;
+  const auto looked_up = [&] {
+    const std::unique_ptr<Request> request = Build();
+    size_t count = 0;
+    for (const auto& answer : request->answers) count += answer->sequence.prefix.enabled();
+    EXPECT_TRUE(count == 0 || count == 3) << count;
+    return count == 3;
+  };
+  EXPECT_TRUE(looked_up());
+  const std::array<uint64_t, 2> without = Build()->first().prefix.salt();
+  given_.cache_salt = "salt and pepper";
+  given_.cache_salt_bytes = 4;
+  const std::array<uint64_t, 2> with = Build()->first().prefix.salt();
+  EXPECT_NE(with, without);
+  given_.cache_salt_bytes = 5;
+  EXPECT_NE(Build()->first().prefix.salt(), with);
+  given_.prefix_cache = false;
+  EXPECT_FALSE(looked_up());
+  given_.prefix_cache = true;
+  given_.fill_tokens = 2;
+  EXPECT_FALSE(looked_up()) << "what a home has made up is no prompt's";
+  given_.fill_tokens = 0;
+  context_.prefix_cache = false;
+  EXPECT_FALSE(looked_up());
 }
 
 TEST_F(BuildRequestTest, TakesTheMemoryOfPromptLogprobs) {

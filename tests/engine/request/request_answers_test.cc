@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -111,6 +112,33 @@ TEST(RequestAnswersTest, CancelsAndDeadlinesEndThemAll) {
   EXPECT_EQ(serving.desk().Drain(-1), 0u);
 }
 
+TEST(RequestAnswersTest, APolledRequestIsForgottenWithTheLastOfItsEnds) {
+  constexpr int64_t kPatienceNs = 60'000'000'000;
+  Serving serving({});
+  const std::vector<int32_t> prompt = Serving::Prompt(20, 6);
+  const std::string whole = Serving::TextOf(serving.Expect(prompt, {.max_tokens = 200, .seed = 7}).generated);
+  const ServingAsk ask = {.max_tokens = 200, .stops = {whole.substr(0, 6)}, .seed = 7, .answers = 4};
+  const uint64_t id = serving.MustSubmit(prompt, ask);
+  std::vector<TakenEvent> taken;
+  std::vector<uint32_t> ends;
+  while (ends.size() < 4) {
+    serving.desk().Poll(1, kPatienceNs, &taken);
+    ASSERT_EQ(taken.size(), 1u) << "nothing has come, and " << ends.size() << " answers have ended";
+    EXPECT_EQ(taken[0].request->id, id);
+    if (taken[0].event->kind == RequestEvent::Kind::kFinished) ends.push_back(taken[0].event->answer);
+    const DeskStatistics counts = serving.desk().statistics();
+    EXPECT_EQ(counts.running_answers > 0, counts.running > 0);
+  }
+  EXPECT_EQ(ends[0], 0u) << "its stop string comes first";
+  std::sort(ends.begin(), ends.end());
+  EXPECT_THAT(ends, testing::ElementsAre(0u, 1u, 2u, 3u));
+  TakenEvent none;
+  EXPECT_EQ(serving.desk().Next(id, &none, 0), RequestDesk::NextResult::kUnknown);
+  serving.desk().Poll(1, 0, &taken);
+  EXPECT_TRUE(taken.empty());
+  EXPECT_EQ(FinishedCount(serving), 1u);
+}
+
 // What nobody takes is added to the last events.
 TEST(RequestAnswersTest, UndeliveredEventsAreBounded) {
   Serving serving({});
@@ -144,9 +172,9 @@ TEST(RequestAnswersTest, TheQueueCountsAnswers) {
 TEST(RequestAnswersTest, ANumberOutOfRangeIsRefused) {
   Serving serving({});
   EXPECT_THAT(std::string(serving.Submit(Serving::Prompt(3, 1), {.answers = 0}).status().message()),
-              testing::HasSubstr("answers: 0"));
+              testing::HasSubstr("n: 0 is not at least 1"));
   EXPECT_THAT(std::string(serving.Submit(Serving::Prompt(3, 1), {.answers = 129}).status().message()),
-              testing::HasSubstr("answers: 129"));
+              testing::HasSubstr("n: 129 is more than 128"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -23,7 +24,8 @@ struct Live {
   HomeLedger::Holder seat = HomeLedger::kNobody;
   std::vector<uint64_t> tokens = {};
   std::optional<uint32_t> slot = {};  // since its first step
-  bool steps = false;                 // a step of it is not over
+  bool steps = false;                 // a step of it is not over...
+  uint32_t before = 0;                // ...in which tokens from there on are stored
 };
 
 // A step that was taken, and what the device has yet to do for it.
@@ -70,6 +72,7 @@ class GpuHomeForksTest : public testing::Test {
       members.push_back({id, length, rows});
       step.members.push_back(id);
       sequence.steps = true;
+      sequence.before = length;
       for (uint32_t i = 0; i < rows; ++i) {
         sequence.tokens.push_back(++last_token_);
         step.tokens.push_back(last_token_);
@@ -127,11 +130,17 @@ class GpuHomeForksTest : public testing::Test {
   }
 
   void Fork() {
-    uint64_t id = 0;
-    Live* const parent = Choose(&id);
-    if (parent == nullptr || parent->tokens.empty() || live_.size() == kSequences) return;
+    if (live_.empty() || live_.size() == kSequences) return;
+    auto chosen = live_.begin();
+    std::advance(chosen, UpTo(static_cast<uint32_t>(live_.size()) - 1));
+    const uint64_t id = chosen->first;
+    const Live* const parent = &chosen->second;
+    if (parent->tokens.empty()) return;
     const auto length = static_cast<uint32_t>(parent->tokens.size());
-    const uint32_t tokens = UpTo(1) == 0 ? length : UpTo(length);
+    // In the midst of a step those of its pages are shared that were full before.
+    const uint32_t full = parent->before / kPageTokens * kPageTokens;
+    const uint32_t tokens = parent->steps ? full : UpTo(1) == 0 ? length : UpTo(length);
+    in_steps_ += parent->steps && full > 0;
     Live fork = {.micro_batch = UpTo(kMicroBatches - 1), .seat = ledger_.Fork(parent->seat, tokens)};
     ASSERT_NE(fork.seat, HomeLedger::kNobody);
     fork.tokens.assign(parent->tokens.begin(), parent->tokens.begin() + tokens);
@@ -202,11 +211,11 @@ class GpuHomeForksTest : public testing::Test {
   std::array<std::array<uint64_t, kPageTokens>, kPages> pages_ = {};
 
   uint64_t last_id_ = 0, last_token_ = 0, most_used_ = 0;
-  int refused_ = 0, copies_ = 0, forks_ = 0;
+  int refused_ = 0, copies_ = 0, forks_ = 0, in_steps_ = 0;
 };
 
 TEST_F(GpuHomeForksTest, EverySequenceKeepsItsTokens) {
-  for (int i = 0; i < 30000; ++i) {
+  for (int i = 0; i < 50000; ++i) {
     SCOPED_TRACE(testing::Message() << "operation " << i);
     DoAnything();
     if (HasFatalFailure()) return;
@@ -219,6 +228,7 @@ TEST_F(GpuHomeForksTest, EverySequenceKeepsItsTokens) {
   }
   EXPECT_GT(copies_, 1000);
   EXPECT_GT(forks_, 1000);
+  EXPECT_GT(in_steps_, 100);
   EXPECT_GT(refused_, 100) << "the home was never full";
   EXPECT_EQ(most_used_, kPages);
 }

@@ -83,6 +83,31 @@ TEST(StatisticsSnapshotTest, MeanLongestAndPercentilesAreThoseOfTheWindow) {
   }
 }
 
+TEST(StatisticsSnapshotTest, TokensThatWereFoundAreThoseOfTheWindowAndOfTheirHome) {
+  const auto statistics = std::make_unique<PipelineStatistics>();
+  statistics->prefix_tokens.Add(1000);
+  statistics->home_cached_tokens[1].Add(500);
+  const StatisticsSnapshot earlier = TakeSnapshot(*statistics);
+  statistics->prefix_tokens.Add(70);
+  statistics->home_cached_tokens[0].Add(32);
+  statistics->home_cached_tokens[1].Add(4);
+  std::vector<Homes::Info> homes(2);
+  homes[0].index = 0;
+  homes[0].up = true;
+  homes[1].index = 1;
+  homes[1].up = false;
+  StatisticsGauges gauges;
+  gauges.home_pages_cached.assign(kMaxHomes, 9);
+  const nlohmann::json json =
+      nlohmann::json::parse(ToJson(Difference(TakeSnapshot(*statistics), earlier), homes, gauges));
+  EXPECT_EQ(json.at("prefix_tokens"), 70);
+  EXPECT_EQ(json.at("cached_tokens"), 36);
+  EXPECT_EQ(json.at("homes").at(0).at("cached_tokens"), 32);
+  EXPECT_EQ(json.at("homes").at(1).at("cached_tokens"), 4);
+  EXPECT_EQ(json.at("homes").at(0).at("pages_cached"), 9);
+  EXPECT_EQ(json.at("homes").at(1).at("pages_cached"), 0) << "it is not up";
+}
+
 // One that fewer than ten observations lie beyond would say little.
 TEST(StatisticsSnapshotTest, PercentilesOfTooFewAreLeftOut) {
   const struct {
