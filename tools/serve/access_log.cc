@@ -175,6 +175,7 @@ std::string AccessLog::ToJson(const AccessRecord& record) {
   PutText("error", record.error, kErrorBytesMax, &out);
   if (record.choices != 0) {
     out["prompt_tokens"] = record.prompt_tokens;
+    if (record.cached_tokens) out["cached_tokens"] = *record.cached_tokens;
     out["generated_tokens"] = record.generated_tokens;
     out["choices"] = record.choices;
   }

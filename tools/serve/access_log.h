@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,6 +29,7 @@ struct AccessRecord {
   std::string ended_by;        // who ended it early: client, slow_client, shutdown, engine; empty: nobody
   std::string error;           // the code of an error that was answered, and its field
   uint64_t prompt_tokens = 0, generated_tokens = 0, choices = 0;       // choices: 0: no completion
+  std::optional<uint64_t> cached_tokens;                               // of the prompts' tokens
   double queue_ms = -1, ttft_ms = -1, itl_max_ms = -1, total_ms = -1;  // -1: not known
   uint64_t bytes_in = 0, bytes_out = 0;
   std::string traceparent;  // cut at 200 bytes

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 
 #include "tools/serve/answers.h"
 #include "tools/serve/clock.h"
@@ -118,11 +119,12 @@ bool Completion::CutShort(const ApiError& why) {
 
 void Completion::Abandon() {
   const std::shared_ptr<Completion> self = Self();
-  for (Choice& choice : choices_) choice.slot.owner.reset();
+  for (Ask& ask : asks_) ask.slot.owner.reset();
 }
 
 void Completion::OnEvent(size_t index, const fd_event& event, uint64_t now_ns) {
-  Choice& choice = choices_[index];
+  const std::span<Choice> choices = std::span(choices_).subspan(index * request_->n, request_->n);
+  Choice& choice = choices[event.choice];
   if (event.kind == FD_EVENT_TOKEN && first_token_ns_ == 0) {
     first_token_ns_ = now_ns;
     context_->metrics->OnFirstToken(Seconds(exchange_->request.received_ns, now_ns));
@@ -135,13 +137,13 @@ void Completion::OnEvent(size_t index, const fd_event& event, uint64_t now_ns) {
   }
   switch (event.kind) {
     case FD_EVENT_PROMPT:
-      form_->AddPrompt(event, &choice.piece);
+      for (Choice& of_prompt : choices) form_->AddPrompt(event, &of_prompt.piece);
       break;
     case FD_EVENT_TOKEN:
       OnToken(&choice, event, now_ns);
       break;
     case FD_EVENT_FINISHED:
-      OnFinished(&choice, event);
+      OnFinished(&asks_[index], &choice, event);
       break;
     default:  // a later library's
       break;
@@ -161,22 +163,26 @@ void Completion::OnToken(Choice* choice, const fd_event& event, uint64_t now_ns)
   if (over_) return;
   // A chunk for each token, as long as its reader keeps up.
   if (choice->has_token && answering_ && request_->stream) WriteNews(choice);
-  form_->AddText(choice->slot.index, event, &choice->piece);
+  form_->AddText(choice->piece.index, event, &choice->piece);
   if (request_->return_token_ids || event.logprobs != nullptr) choice->piece.run.Append(event);
   choice->has_news = choice->has_token = true;
 }
 
-void Completion::OnFinished(Choice* choice, const fd_event& event) {
+void Completion::OnFinished(Ask* ask, Choice* choice, const fd_event& event) {
   choice->ended = true;
   ++ended_;
-  choice->slot.owner.reset();
+  if (--ask->left == 0) ask->slot.owner.reset();
+  if (event.choice == 0) {  // all choices say the same
+    ++looked_up_;
+    cached_tokens_ += event.cached_tokens;
+  }
   if (event.times != nullptr) context_->metrics->OnStepTimes(*event.times);
   if (choice == choices_.data()) {
     finish_ = event.finish;
     if (event.times != nullptr) queue_s_ = static_cast<double>(event.times->queue_ns) * 1e-9;
   }
   Piece& piece = choice->piece;
-  form_->AddText(choice->slot.index, event, &piece);
+  form_->AddText(piece.index, event, &piece);
   choice->has_news = true;
   switch (event.finish) {
     case FD_FINISH_STOP: {
@@ -288,8 +294,8 @@ void Completion::End() {
 
 void Completion::CancelAll() {
   if (!settled_) return;
-  for (const Choice& choice : choices_) {
-    if (choice.slot.owner != nullptr && !choice.ended) fd_cancel(context_->engine, choice.id);
+  for (const Ask& ask : asks_) {
+    if (ask.slot.owner != nullptr) fd_cancel(context_->engine, ask.id);
   }
 }
 
@@ -300,8 +306,10 @@ void Completion::LeaveQueue(bool progressed, uint64_t now_ns) {
 }
 
 Usage Completion::SoFar() const {
-  return {
+  Usage usage = {
       .prompt_tokens = prompt_tokens_, .completion_tokens = generated_, .reasoning_tokens = form_->reasoning_tokens()};
+  if (looked_up_ == asks_.size()) usage.cached_tokens = cached_tokens_;
+  return usage;
 }
 
 void Completion::FillRecord() {
@@ -309,6 +317,7 @@ void Completion::FillRecord() {
   const uint64_t received = exchange_->request.received_ns;
   if (settled_) {
     record.prompt_tokens = SoFar().prompt_tokens;
+    record.cached_tokens = SoFar().cached_tokens;
     record.choices = choices_.size();
   }
   record.generated_tokens = generated_;

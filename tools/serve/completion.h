@@ -14,10 +14,10 @@
 
 namespace fastdecode::serve {
 
-// A request for generated text: n sequences for each of its prompts, and their answer, streamed or whole. Its form says
-// what its endpoint makes of bodies, prompts and answers. A helper thread reads, tokenises and submits it (Work);
-// everything else happens on the I/O thread. It lives until the last of its sequences has ended, and cancels those that
-// run when its client goes away.
+// A request for generated text: for each of its prompts one request of the engine's with n choices, and their answer,
+// streamed or whole. Its form says what its endpoint makes of bodies, prompts and answers. A helper thread reads,
+// tokenises and submits it (Work); everything else happens on the I/O thread. It lives until the last of its choices
+// has ended, and cancels those that run when its client goes away.
 class Completion : public EventOwner {
  public:
   // The exchange's record has the request's id, unless its body gives another one.
@@ -38,10 +38,14 @@ class Completion : public EventOwner {
   void OnFault() override;
 
  private:
-  // One choice of one prompt.
-  struct Choice {
+  // One prompt, as the engine has it.
+  struct Ask {
     EventSlot slot;
     uint64_t id = 0;
+    uint32_t left = 0;  // choices that have not ended
+  };
+  // One choice of one prompt.
+  struct Choice {
     Piece piece;
     bool has_news = false;   // the piece waits to be written
     bool has_token = false;  // ...and has a token
@@ -62,13 +66,13 @@ class Completion : public EventOwner {
   void Advance();
   void WriteNews(Choice* choice);
   void OnToken(Choice* choice, const fd_event& event, uint64_t now_ns);
-  void OnFinished(Choice* choice, const fd_event& event);
+  void OnFinished(Ask* ask, Choice* choice, const fd_event& event);
   void LeaveQueue(bool progressed, uint64_t now_ns);
   void CancelAll();
   void Fail(const ApiError& error);
   void End();  // the answer is complete, or will not be
   void FillRecord();
-  void CountIfEnded();  // no sequence runs any more...
+  void CountIfEnded();  // no choice runs any more...
   void LeaveIfOver();   // ...and the answer is over, too
   Usage SoFar() const;
 
@@ -80,8 +84,9 @@ class Completion : public EventOwner {
   AnswerRequest* request_ = nullptr;  // the form's; null: it has not been read
   std::string model_;
   std::vector<std::vector<int32_t>> prompts_;
-  std::vector<Choice> choices_;  // never moved once submitted
-  size_t submitted_ = 0;
+  std::vector<Ask> asks_;        // [prompt]; never moved once submitted...
+  std::vector<Choice> choices_;  // [prompt][n]; ...nor are these
+  size_t submitted_ = 0;         // choices
   uint64_t prompt_tokens_ = 0;
   uint64_t queued_tokens_ = 0;  // that admission counts for it
 
@@ -92,10 +97,12 @@ class Completion : public EventOwner {
   bool answering_ = false;  // ...which was the former, and the client was there
   bool over_ = false;       // nothing more is written
   bool in_queue_ = false;
-  bool counted_ = false;     // in the metrics
-  bool progressed_ = false;  // a token has come, or the prompt's log-probabilities
-  size_t begun_ = 0, ended_ = 0;
+  bool counted_ = false;          // in the metrics
+  bool progressed_ = false;       // a token has come, or the prompt's log-probabilities
+  size_t begun_ = 0, ended_ = 0;  // choices
   uint64_t generated_ = 0;
+  size_t looked_up_ = 0;        // prompts of which it is known...
+  uint64_t cached_tokens_ = 0;  // ...how many tokens others had computed: so many in all
   std::optional<ApiError> failure_;
   // For metrics and the log.
   uint64_t first_token_ns_ = 0, last_token_ns_ = 0, longest_gap_ns_ = 0;

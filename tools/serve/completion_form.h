@@ -38,7 +38,7 @@ class CompletionForm {
 
   // --- Thread: the I/O thread. An event of a choice may come before DropPrompts has been called.
 
-  // Adds what a PROMPT event says.
+  // Adds what a PROMPT event says to the piece of each choice of its prompt.
   virtual void AddPrompt(const fd_event& event, Piece* piece) {}
   // Adds the text of a TOKEN or FINISHED event to the piece of a choice.
   virtual void AddText(size_t choice, const fd_event& event, Piece* piece) = 0;

@@ -1,4 +1,4 @@
-// What a helper thread does for a completion: it reads the request, tokenises its prompts and submits its sequences.
+// What a helper thread does for a completion: it reads the request, tokenises its prompts and submits them.
 #include <random>
 
 #include "tools/serve/answers.h"
@@ -68,33 +68,37 @@ void Completion::CheckIds() const {
 }
 
 void Completion::Submit() {
-  const uint64_t tokens = prompt_tokens_ * request_->n;
   std::vector<Choice> choices(prompts_.size() * request_->n);
   for (size_t i = 0; i < choices.size(); ++i) {
-    choices[i].slot.index = i;
     choices[i].piece.index = static_cast<uint32_t>(i);
     const size_t prompt = i / request_->n;
     if (request_->return_token_ids) choices[i].piece.prompt_ids = &prompts_[prompt];
     form_->StartChoice(prompt, prompts_[prompt], &choices[i].piece);
   }
   choices_ = std::move(choices);
+  asks_.resize(prompts_.size());
   ThrowIfGone(*exchange_);
-  if (std::optional<ApiError> full = context_->admission->Enter(tokens, MonotonicNs(), choices_.size())) throw *full;
-  queued_tokens_ = tokens;
-  const uint64_t seed = request_->generate.fields.seed;
-  for (Choice& choice : choices_) {
-    GenerateRequest& generate = request_->generate;
-    generate.prompt_ids = prompts_[choice.slot.index / request_->n];
-    generate.fields.seed = seed + choice.slot.index % request_->n;
-    generate.fields.user = &choice.slot;
+  // A prompt is computed once for all of its choices, each of which waits for its first token.
+  if (std::optional<ApiError> full = context_->admission->Enter(prompt_tokens_, MonotonicNs(), choices_.size())) {
+    throw *full;
+  }
+  queued_tokens_ = prompt_tokens_;
+  GenerateRequest& generate = request_->generate;
+  generate.fields.n = request_->n;
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    Ask& ask = asks_[i];
+    ask.slot.index = i;
+    ask.left = request_->n;
+    generate.prompt_ids = prompts_[i];
+    generate.fields.user = &ask.slot;
     const RequestView view(generate);
-    choice.slot.owner = shared_from_this();
-    fd_status* const status = fd_submit(context_->engine, view.get(), &choice.id);
+    ask.slot.owner = shared_from_this();
+    fd_status* const status = fd_submit(context_->engine, view.get(), &ask.id);
     if (status != nullptr) {
-      choice.slot.owner.reset();
+      ask.slot.owner.reset();
       ThrowApiError(status, "");
     }
-    ++submitted_;
+    submitted_ += request_->n;
   }
 }
 

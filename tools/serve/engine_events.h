@@ -12,10 +12,11 @@
 
 namespace fastdecode::serve {
 
-// Who takes the events of some sequences. Thread: the I/O thread.
+// Who takes the events of some requests of the engine. Thread: the I/O thread.
 class EventOwner : public std::enable_shared_from_this<EventOwner> {
  public:
   virtual ~EventOwner() = default;
+  // `index`: the slot's.
   virtual void OnEvent(size_t index, const fd_event& event, uint64_t now_ns) = 0;
   // All events that waited have been given, so that what they changed is written once.
   virtual void OnBatchEnd() = 0;
@@ -27,13 +28,13 @@ class EventOwner : public std::enable_shared_from_this<EventOwner> {
   bool touched_ = false;
 };
 
-// What a sequence's `user` points to. It keeps its owner until its last event has been given.
+// What the `user` of a request of the engine points to. It keeps its owner until its last event has been given.
 struct EventSlot {
   std::shared_ptr<EventOwner> owner;
   size_t index = 0;
 };
 
-// Takes the engine's events as they come and gives each to its sequence's owner. Thread: the I/O thread.
+// Takes the engine's events as they come and gives each to its request's owner. Thread: the I/O thread.
 class EngineEvents {
  public:
   // Throws Error if the process has no descriptor left. `engine` must outlive it.

@@ -97,6 +97,20 @@ void AppendHomes(const Metrics::Gauges& gauges, PrometheusText* text) {
   text->Family("fastdecode_home_kv_pages_used", "gauge", "KV pages of the home that sequences of this engine have.");
   AppendByHome(
       homes, [](const fd_home_stats& home) { return home.kv_pages_used; }, text);
+  text->Family("fastdecode_home_kv_pages_cached", "gauge",
+               "KV pages besides that only sequences have left which have ended; they go where pages are needed.");
+  AppendByHome(
+      homes, [](const fd_home_stats& home) { return home.kv_pages_cached; }, text);
+}
+
+void AppendPrefixCache(const Metrics::Gauges& gauges, PrometheusText* text) {
+  text->Family("fastdecode_prefix_cache_queries_total", "counter",
+               "Tokens of prompts that were looked up among what is kept of others.");
+  text->Add("", gauges.stats.prefix_tokens);
+  text->Family("fastdecode_prefix_cache_hits_total", "counter",
+               "Those of them whose KV was found, by the home that had it.");
+  AppendByHome(
+      gauges.homes, [](const fd_home_stats& home) { return home.cached_tokens; }, text);
 }
 
 void AppendRecoveries(const Metrics::Gauges& gauges, PrometheusText* text) {
@@ -192,6 +206,7 @@ std::string Metrics::Text(const Gauges& gauges) const {
   AppendVllmRequests(&text);
   AppendServer(gauges, &text);
   AppendHomes(gauges, &text);
+  AppendPrefixCache(gauges, &text);
   AppendRecoveries(gauges, &text);
   AppendPlaces(gauges, &text);
   return text.Take();
@@ -200,20 +215,29 @@ std::string Metrics::Text(const Gauges& gauges) const {
 void Metrics::AppendVllmEngine(const Gauges& gauges, PrometheusText* text) const {
   const fd_stats& stats = gauges.stats;
   text->Family("vllm:num_requests_running", "gauge", "Sequences that the engine computes now.");
-  text->Add(model_, stats.requests_running);
+  text->Add(model_, stats.choices_running);
   text->Family("vllm:num_requests_waiting", "gauge", "Sequences that the engine has and that are in no step yet.");
-  text->Add(model_, stats.requests_waiting);
+  text->Add(model_, stats.choices_waiting);
   text->Family("vllm:num_requests_waiting_by_reason", "gauge",
                "The same by reason: capacity is the only one here, because nothing is deferred.");
-  text->Add(Joined(model_, "reason", "capacity"), stats.requests_waiting);
+  text->Add(Joined(model_, "reason", "capacity"), stats.choices_waiting);
   text->Add(Joined(model_, "reason", "deferred"), uint64_t{0});
-  text->Family("vllm:kv_cache_usage_perc", "gauge", "Share of the KV pages that are used: 1 is all of them.");
+  text->Family(
+      "vllm:kv_cache_usage_perc", "gauge",
+      "Share of the KV pages that are used: 1 is all of them. What is kept of sequences which have ended is not "
+      "counted, as it goes where pages are needed.");
   text->Add(model_, stats.kv_pages == 0 ? 0.0
                                         : static_cast<double>(std::min(stats.kv_pages_used, stats.kv_pages)) /
                                               static_cast<double>(stats.kv_pages));
+  text->Family("vllm:prefix_cache_queries_total", "counter",
+               "Tokens of prompts that were looked up among what is kept of others.");
+  text->Add(model_, stats.prefix_tokens);
+  text->Family("vllm:prefix_cache_hits_total", "counter", "Those of them whose KV was found.");
+  text->Add(model_, stats.cached_tokens);
   text->Family("vllm:num_preemptions_total", "counter", "Sequences whose KV went to make room for others.");
   text->Add(model_, stats.preemptions);
-  text->Family("vllm:prompt_tokens_total", "counter", "Prompt tokens of the sequences that the engine has accepted.");
+  text->Family("vllm:prompt_tokens_total", "counter",
+               "Prompt tokens of the requests that the engine has accepted, once for all answers to a prompt.");
   text->Add(model_, stats.prompt_tokens);
   text->Family("vllm:generation_tokens_total", "counter", "Generated tokens.");
   text->Add(model_, stats.generated_tokens);

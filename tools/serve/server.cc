@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -147,6 +148,7 @@ void Server::Serve(fd_engine* engine) {
       context_.engine = engine;
       context_.created_s = WallNs() / 1'000'000'000;
       context_.token_bytes_max = LongestToken(engine);
+      context_.limits.choices = std::min(context_.limits.choices, fd_max_choices(engine));
       PlaceThreads();
       router_.SetPhase(ending_ ? Router::Phase::kEnding : Router::Phase::kServing);
       service_manager_.Ready("serving at " + url());

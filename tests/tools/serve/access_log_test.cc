@@ -91,6 +91,7 @@ TEST(AccessLogLine, HasWhatIsKnown) {
   record.ended_by = "client";
   record.error = "no";
   record.prompt_tokens = 10;
+  record.cached_tokens = 0;
   record.generated_tokens = 0;
   record.choices = 2;
   record.queue_ms = 0;
@@ -113,6 +114,7 @@ TEST(AccessLogLine, HasWhatIsKnown) {
                          {"ended_by", "client"},
                          {"error", "no"},
                          {"prompt_tokens", 10},
+                         {"cached_tokens", 0},
                          {"generated_tokens", 0},
                          {"choices", 2},
                          {"queue_ms", 0.0},

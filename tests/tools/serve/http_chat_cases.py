@@ -68,6 +68,7 @@ class Chat(WithChat):
         usage = answer["usage"]
         self.assertEqual((usage["completion_tokens"], usage["total_tokens"] - usage["prompt_tokens"]), (3, 3))
         self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": 0})
+        self.assertEqual(usage["prompt_tokens_details"], {"cached_tokens": 0})
 
     def test_the_prompt_is_what_the_template_makes(self):
         self.assertEqual(self.prompt("a b"), "<s>user\n{play}a b{end}</s><s>assistant\n")

@@ -66,6 +66,60 @@ class Completions(WithServer):
         self.assertEqual(len({self.text("{seed}") for _ in range(4)}), 4)  # none is constant
         self.assertEqual(self.text("{seed}", seed=None) == self.text("{seed}", seed=None), False)
 
+    def test_choices_are_one_request_of_the_engine(self):
+        counted = self.server.metric("vllm:prompt_tokens_total")
+        answer = self.server.complete(["a{field:n}", "b c{field:n}"], n=3).json()
+        self.assertEqual([c["text"] for c in answer["choices"]], ["a n=3"] * 3 + ["b c n=3"] * 3)
+        self.assertEqual([c["index"] for c in answer["choices"]], list(range(6)))
+        # A prompt is computed once, whatever n is.
+        self.assertEqual(self.server.metric("vllm:prompt_tokens_total") - counted, answer["usage"]["prompt_tokens"])
+        self.assertEqual(answer["usage"]["completion_tokens"], 2 * 3 + 3 * 3)
+        with self.server.client() as client:
+            client.send(harness.completion("a {wait}", n=3))
+            self.assertTrue(harness.eventually(lambda: self.server.metric("vllm:num_requests_running") == 3))
+            self.assertEqual(self.server.ask("GET", "/health").json()["requests_running"], 1)
+        self.assertTrue(self.server.idle())
+
+    def test_choices_that_end_apart(self):
+        answer = self.server.complete("{seed} a b", n=3, seed=5, stop=" 6 a").json()
+        self.assertEqual([(c["text"], c["stop_reason"]) for c in answer["choices"]],
+                         [(" 5 a b", None), ("", " 6 a"), (" 7 a b", None)])
+        with harness.Server("--stub-max-choices", "4", "--max-sequences", "2") as server:
+            answer = server.complete("{seed}{repeat:20: a}", n=4, seed=1).json()  # two wait until others have ended
+            self.assertEqual([c["text"] for c in answer["choices"]], [f" {k}" + " a" * 20 for k in (1, 2, 3, 4)])
+            message = self.assert_error(server.complete("a", n=5), 400, param="n")
+            self.assertIn("5 is not in [1, 4]", message)
+
+    def test_the_prompts_logprobs_are_those_of_all_choices(self):
+        fields = {"echo": True, "logprobs": 1, "seed": 3}
+        one = self.server.complete([list(b"abc"), list(b"de")], **fields).json()["choices"]
+        for max_tokens in (1000, 0):
+            several = self.server.complete([list(b"abc"), list(b"de")], n=3, max_tokens=max_tokens, **fields).json()["choices"]
+            self.assertEqual(len(several), 6)
+            for i, choice in enumerate(several):
+                length = (3, 2)[i // 3]
+                for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                    self.assertEqual(choice["logprobs"][name][:length], one[i // 3]["logprobs"][name][:length], name)
+                    self.assertEqual(len(choice["logprobs"][name]), length + (1 if max_tokens else 0))
+
+    def test_tokens_that_others_had_computed(self):
+        def cached(prompt, **fields):
+            return self.server.complete(prompt, **fields).json()["usage"]["prompt_tokens_details"]
+        self.assertEqual(cached("a b"), {"cached_tokens": 0})
+        before = [self.server.metric(name) for name in (
+            "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "fastdecode_prefix_cache_hits_total")]
+        self.assertEqual(cached("{cached:3} a b"), {"cached_tokens": 3})
+        # Of each prompt once, whatever n is.
+        self.assertEqual(cached(["{cached:3} a b", "c", "{cached:2} d"], n=4), {"cached_tokens": 5})
+        self.assertEqual(cached("{cached:3} a b", prefix_cache=False), {"cached_tokens": 0})
+        queries, hits, by_home = [now - then for now, then in zip([self.server.metric(name) for name in (
+            "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "fastdecode_prefix_cache_hits_total")], before)]
+        self.assertEqual((hits, by_home), (8, 8))
+        self.assertGreater(queries, hits)
+        fields = {"prefix_cache": False, "cache_salt": "somebody"}
+        self.assertEqual(self.text("{field:no_prefix_cache}{field:cache_salt}", **fields), " no_prefix_cache=1 cache_salt=somebody")
+        self.assertEqual(self.text("{field:no_prefix_cache}{field:cache_salt}"), " no_prefix_cache=0 cache_salt=")
+
     def test_best_of(self):
         self.assertEqual(self.server.complete("a", best_of=1).status, 200)
         self.assertEqual(self.server.complete("a", n=2, best_of=2).status, 200)
@@ -75,7 +129,8 @@ class Completions(WithServer):
         names = ["n", "best_of", "echo", "logprobs", "stream", "stream_options", "stop", "seed", "temperature", "top_p",
                  "presence_penalty", "frequency_penalty", "logit_bias", "user", "suffix", "top_k", "min_p",
                  "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
-                 "skip_special_tokens", "return_token_ids", "model", "max_tokens", "response_format"]
+                 "skip_special_tokens", "return_token_ids", "model", "max_tokens", "response_format", "prefix_cache",
+                 "cache_salt"]
         self.assertEqual(self.text("a b", **{name: None for name in names}), "a b")
 
     def test_integers_may_be_written_as_floats(self):

@@ -235,11 +235,16 @@ class LogsAndMetrics(WithServer):
         self.assertNotIn("plugh", text)
         self.assertNotIn("xyzzy", self.server.log())
         self.assertEqual(line["status"], 200)
-        self.assertEqual((line["prompt_tokens"], line["generated_tokens"]), (3, 2))
+        self.assertEqual((line["prompt_tokens"], line["cached_tokens"], line["generated_tokens"]), (3, 0, 2))
         self.assertIn("/v1/completions", line.values())
         self.assertIn("somebody", line.values())
         self.server.complete("xyzzy", headers={"X-Request-Id": "log-2"}, temperature="xyzzy")
         self.assertEqual(self.line_of("log-2")["status"], 400)
+
+    def test_a_line_of_several_choices(self):
+        self.server.complete(["{cached:2} xyzzy", "plugh"], headers={"X-Request-Id": "log-3"}, n=3)
+        line = self.line_of("log-3")
+        self.assertEqual((line["choices"], line["generated_tokens"], line["cached_tokens"]), (6, 6, 2))
 
     def test_what_clients_write_breaks_no_line(self):
         for value in ('quote"\\', "<b>", "{}"):

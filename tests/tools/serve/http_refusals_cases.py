@@ -68,7 +68,8 @@ class Refusals(WithServer):
                                {str(i): 1 for i in range(1025)}),
                 "repetition_penalty": (0, -1, "x"), "presence_penalty": (-2.1, 2.1, "x"), "min_tokens": (-1, "x"),
                 "stop_token_ids": ("x", ["x"], [-1], [65536], 5), "ignore_eos": ("x",), "user": (5, []),
-                "model": (5, []), "stream_options": (5, "x", [])}.items():
+                "model": (5, []), "stream_options": (5, "x", []), "prefix_cache": ("yes", 0, []),
+                "cache_salt": ("", 5, ["x"], True, "x" * 4097)}.items():
             for value in values:
                 with self.subTest(name, value=str(value)[:60]):
                     more = {"stream": True} if name == "stream_options" else {}
@@ -153,10 +154,10 @@ class QueueLimits(WithServer):
             client.close()
         self.assertTrue(self.server.idle())
 
-    def occupy(self, prompt, running, waiting):
+    def occupy(self, prompt, running, waiting, **fields):
         client = self.server.client()
         self.clients.append(client)
-        client.send(harness.completion(prompt, stream=True))
+        client.send(harness.completion(prompt, stream=True, **fields))
         self.assertTrue(harness.eventually(
             lambda: (self.server.metric("vllm:num_requests_running"),
                      self.server.metric("vllm:num_requests_waiting")) == (running, waiting)))
@@ -185,6 +186,13 @@ class QueueLimits(WithServer):
         self.check_overloaded(self.server.complete("c" + " c" * 39))
         self.occupy("c", 1, 2)
 
+    def test_choices_wait_each_and_their_prompt_once(self):
+        self.occupy("a {wait}", 1, 0)
+        self.clients[0].first_event()
+        self.occupy("b", 1, 1)
+        self.occupy("c" + " c" * 39, 1, 3, n=2)
+        self.check_overloaded(self.server.complete("d"))
+
     def test_a_request_that_is_alone_may_be_long(self):
         self.assertEqual(self.server.complete("a" + " a" * 99, max_tokens=1).status, 200)
 
@@ -198,3 +206,4 @@ class QueueLimits(WithServer):
             self.assertTrue(server.idle())
             self.check_overloaded(server.complete(["b {wait}", "c {wait}"]))
             self.assertTrue(server.idle())
+            self.check_overloaded(server.complete("b", n=2))  # each choice has a place

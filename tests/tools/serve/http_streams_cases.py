@@ -55,6 +55,7 @@ class Streams(WithServer):
         self.assertEqual(last["usage"]["prompt_tokens"], 3)
         self.assertEqual(last["usage"]["completion_tokens"], 2)
         self.assertEqual(last["usage"]["total_tokens"], 5)
+        self.assertEqual(last["usage"]["prompt_tokens_details"], {"cached_tokens": 0})
         for chunk in chunks:
             self.assertIsNone(chunk["usage"])
             self.assertNotEqual(chunk["choices"], [])
@@ -67,13 +68,18 @@ class Streams(WithServer):
         counts = [chunk["usage"]["completion_tokens"] for chunk in response.objects()]
         self.assertEqual(counts, sorted(counts))
         self.assertEqual(counts[-1], 2)
+        # What others had computed is said once it is known.
+        response = self.stream("{every:50}{cached:2} a b", stream_options={"include_usage": True, "continuous_usage_stats": True})
+        first, *_, last = response.objects()
+        self.assertNotIn("prompt_tokens_details", first["usage"])
+        self.assertEqual(last["usage"]["prompt_tokens_details"], {"cached_tokens": 2})
 
     def test_a_stream_says_what_an_answer_says(self):
         prompts = ["one two three", "{bytes:e282}{bytes:ac} {bytes:f09f9880}", "a {repeat:50: b}", "{bytes:ff} x {bytes:e2}",
                    "{stop}", "{every:0}{repeat:300: q}"]
         for prompt in prompts:
             for more in ({}, {"stop": "b b b c"}, {"stop": ["two"]}, {"max_tokens": 2}, {"logprobs": 2}, {"echo": True},
-                         {"echo": True, "logprobs": 1}, {"n": 3}):
+                         {"echo": True, "logprobs": 1}, {"n": 3}, {"n": 2, "echo": True, "logprobs": 1}):
                 whole = self.server.complete(prompt, seed=1, **more).json()
                 streamed = self.stream(prompt, seed=1, stream_options={"include_usage": True}, **more)
                 for choice in whole["choices"]:

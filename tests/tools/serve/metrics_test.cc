@@ -95,6 +95,7 @@ TEST(Metrics, UsageIsAShare) {
   EXPECT_THAT(metrics.Text(gauges), HasSubstr("vllm:kv_cache_usage_perc{model_name=\"m\"} 0\n"));
   gauges.stats.kv_pages = 8;
   gauges.stats.kv_pages_used = 2;
+  gauges.stats.kv_pages_cached = 3;  // they go where pages are needed
   EXPECT_THAT(metrics.Text(gauges), HasSubstr("vllm:kv_cache_usage_perc{model_name=\"m\"} 0.25\n"));
   gauges.stats.kv_pages_used = 9;  // a home went between the two readings
   EXPECT_THAT(metrics.Text(gauges), HasSubstr("vllm:kv_cache_usage_perc{model_name=\"m\"} 1\n"));

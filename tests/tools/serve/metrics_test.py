@@ -32,7 +32,8 @@ PLACES = ["s_part", "wait", "home", "wire", "boundary", "sampling"]
 
 # What vLLM's dashboards and autoscalers ask for, each with its labels beside model_name.
 VLLM_COUNTERS = {
-    "num_preemptions": [{}], "prompt_tokens": [{}], "generation_tokens": [{}],
+    "num_preemptions": [{}], "prompt_tokens": [{}], "generation_tokens": [{}], "prefix_cache_queries": [{}],
+    "prefix_cache_hits": [{}],
     "request_success": [{"finished_reason": finish} for finish in FINISHES],
     "admission_rejections": [{"reason": "max_num_queued_reqs"}, {"reason": "max_num_queued_tokens"}],
 }
@@ -149,10 +150,11 @@ class Load:
         self.route_seconds[route] += took
 
 
-STATS = {"requests_waiting": 3, "requests_running": 7, "prompt_tokens": 10 ** 15 + 1, "generated_tokens": 777,
+STATS = {"requests_waiting": 2, "requests_running": 5, "choices_waiting": 3, "choices_running": 7, "prompt_tokens": 10 ** 15 + 1,
+         "generated_tokens": 777, "prefix_tokens": 5000, "cached_tokens": 1200, "kv_pages_cached": 20,
          "preemptions": 5, "recoveries": 3, "recovered": 2, "steps": 1000, "rows": 33_000, "s_busy_ns": 1_500_000_000, "kv_pages": 400, "kv_pages_used": 100,
          "now_ns": 90_000_000_000, "created_ns": 30_000_000_000, "last_step_ns": 89_750_000_000}
-HOME_FIGURES = [(1, 500, 2_500_000_000, 88_000_000_000, 2, 300, 100), (0, 0, 0, 0, 1, 0, 0)]
+HOME_FIGURES = [(1, 500, 2_500_000_000, 88_000_000_000, 2, 300, 100, 1150, 20), (0, 0, 0, 0, 1, 0, 0, 50, 0)]
 ENGINE_CALLS = [f"stat {name} {value}" for name, value in STATS.items()]
 HOME_CALLS = ["home " + " ".join(map(str, figures)) + " " + name for figures, name in zip(HOME_FIGURES, HOMES)]
 RECOVERIES = [(0.5, 0.002, 0.2), (7, 6, 10)]
@@ -248,7 +250,10 @@ class Pages(unittest.TestCase):
         self.assertEqual(full.value("vllm:num_requests_waiting"), 3)
         self.assertEqual(full.value("vllm:num_requests_waiting_by_reason", reason="capacity"), 3)
         self.assertEqual(full.value("vllm:num_requests_waiting_by_reason", reason="deferred"), 0)
-        self.assertEqual(full.value("vllm:kv_cache_usage_perc"), 0.25)
+        self.assertEqual(full.value("vllm:kv_cache_usage_perc"), 0.25)  # without what is kept of those that have ended
+        self.assertEqual(full.value("vllm:prefix_cache_queries_total"), 5000)
+        self.assertEqual(full.value("vllm:prefix_cache_hits_total"), 1200)
+        self.assertEqual(full.value("fastdecode_prefix_cache_queries_total"), 5000)
         self.assertEqual(full.value("vllm:num_preemptions_total"), 5)
         self.assertEqual(full.value("vllm:prompt_tokens_total"), 10 ** 15 + 1)
         self.assertEqual(full.value("vllm:generation_tokens_total"), 777)
@@ -275,10 +280,11 @@ class Pages(unittest.TestCase):
 
     def test_homes_by_their_names(self):
         ages = (2, 60)  # the second one has never replied, and the engine is 60 s old
-        for name, age, (up, hops, work_ns, _, losses, pages, used) in zip(HOMES, ages, HOME_FIGURES):
+        for name, age, (up, hops, work_ns, _, losses, pages, used, hits, cached) in zip(HOMES, ages, HOME_FIGURES):
+            self.assertEqual(self.full.value("fastdecode_prefix_cache_hits_total", home=name), hits)
             for what, value in [("up", up), ("hops_total", hops), ("work_seconds_total", work_ns * 1e-9),
                                 ("last_reply_age_seconds", age), ("losses_total", losses), ("kv_pages", pages),
-                                ("kv_pages_used", used)]:
+                                ("kv_pages_used", used), ("kv_pages_cached", cached)]:
                 self.assertAlmostEqual(self.full.value("fastdecode_home_" + what, home=name), value, msg=what)
 
     def test_recoveries(self):

@@ -76,7 +76,8 @@ TEST(ChatRequestTest, ReadsEveryField) {
     "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -1.5, "frequency_penalty": 2, "logprobs": true,
     "top_logprobs": 5, "logit_bias": {"17": -100}, "include_reasoning": false, "add_generation_prompt": false,
     "continue_final_message": true, "tools": [{"type": "function"}], "tool_choice": "none",
-    "documents": [{"title": "a"}], "chat_template_kwargs": {"b": 1, "a": [2]}, "reasoning_effort": "low")");
+    "documents": [{"title": "a"}], "chat_template_kwargs": {"b": 1, "a": [2]}, "reasoning_effort": "low",
+    "prefix_cache": false, "cache_salt": "salt")");
   EXPECT_EQ(request.model, "tiny");
   EXPECT_EQ(request.n, 2u);
   EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage && request.return_token_ids);
@@ -103,6 +104,8 @@ TEST(ChatRequestTest, ReadsEveryField) {
   EXPECT_EQ(fields.prompt_logprobs, -1);
   EXPECT_THAT(request.generate.stop, ElementsAre("\n", "END"));
   EXPECT_THAT(request.generate.stop_token_ids, ElementsAre(5, 6));
+  EXPECT_EQ(fields.no_prefix_cache, 1);
+  EXPECT_EQ(request.generate.cache_salt, "salt");
   ASSERT_EQ(request.generate.logit_bias.size(), 1u);
   EXPECT_EQ(request.generate.logit_bias[0].token, 17);
   EXPECT_FALSE(request.input.add_generation_prompt);

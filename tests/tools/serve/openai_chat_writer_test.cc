@@ -65,13 +65,15 @@ TEST(ChatWriterTest, ABody) {
   pieces[0].finish_reason = "stop";
   pieces[1].index = 1;
   pieces[1].finish_reason = "length";
-  EXPECT_EQ(writer.Body(pieces, {.prompt_tokens = 9, .completion_tokens = 3, .reasoning_tokens = 2}),
-            R"({"id":"chatcmpl-9","object":"chat.completion","created":1767225600,"model":"tiny","choices":[)"
-            R"({"index":0,"message":{"role":"assistant","content":"Hello","refusal":null},"logprobs":null,)"
-            R"("finish_reason":"stop","stop_reason":null},)"
-            R"({"index":1,"message":{"role":"assistant","content":"","refusal":null},"logprobs":null,)"
-            R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":9,"completion_tokens":3,)"
-            R"("total_tokens":12,"completion_tokens_details":{"reasoning_tokens":2}}})");
+  EXPECT_EQ(
+      writer.Body(pieces, {.prompt_tokens = 9, .completion_tokens = 3, .reasoning_tokens = 2, .cached_tokens = 7}),
+      R"({"id":"chatcmpl-9","object":"chat.completion","created":1767225600,"model":"tiny","choices":[)"
+      R"({"index":0,"message":{"role":"assistant","content":"Hello","refusal":null},"logprobs":null,)"
+      R"("finish_reason":"stop","stop_reason":null},)"
+      R"({"index":1,"message":{"role":"assistant","content":"","refusal":null},"logprobs":null,)"
+      R"("finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":9,"completion_tokens":3,)"
+      R"("total_tokens":12,"prompt_tokens_details":{"cached_tokens":7},)"
+      R"("completion_tokens_details":{"reasoning_tokens":2}}})");
 }
 
 TEST(ChatWriterTest, ReasoningHasTwoNames) {

@@ -69,7 +69,7 @@ TEST(CompletionRequestTest, ReadsEveryField) {
     "include_stop_str_in_output": true, "skip_special_tokens": false, "add_special_tokens": false,
     "stop": ["\n", "END"], "stop_token_ids": [5, 6], "seed": 42, "temperature": 0.25, "top_p": 0.5, "top_k": 9,
     "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -1.5, "frequency_penalty": 2,
-    "logprobs": 5, "logit_bias": {"17": -100, "3": 2.5}})");
+    "logprobs": 5, "logit_bias": {"17": -100, "3": 2.5}, "prefix_cache": false, "cache_salt": "s\u0000"})");
   EXPECT_EQ(request.model, "tiny");
   ASSERT_THAT(request.prompts, SizeIs(2));
   EXPECT_EQ(request.prompts[0].text, "a");
@@ -97,6 +97,8 @@ TEST(CompletionRequestTest, ReadsEveryField) {
   EXPECT_EQ(fields.logprobs, 5);
   EXPECT_EQ(fields.prompt_logprobs, 5);
   EXPECT_THAT(request.generate.stop, ElementsAre("\n", "END"));
+  EXPECT_EQ(fields.no_prefix_cache, 1);
+  EXPECT_EQ(request.generate.cache_salt, std::string("s\0", 2));
   EXPECT_THAT(request.generate.stop_token_ids, ElementsAre(5, 6));
   ASSERT_THAT(request.generate.logit_bias, SizeIs(2));
   for (const fd_logit_bias& bias : request.generate.logit_bias) {
@@ -133,7 +135,9 @@ TEST(CompletionRequestTest, NullIsAbsentEverywhere) {
                             "presence_penalty",
                             "frequency_penalty",
                             "logprobs",
-                            "logit_bias"}) {
+                            "logit_bias",
+                            "prefix_cache",
+                            "cache_salt"}) {
     const CompletionRequest request = ReadWith("\"" + std::string(field) + "\":null", defaults);
     EXPECT_EQ(request.n, 1u) << field;
     EXPECT_EQ(request.generate.fields.max_tokens, 16u) << field;
@@ -142,6 +146,8 @@ TEST(CompletionRequestTest, NullIsAbsentEverywhere) {
     EXPECT_EQ(request.generate.fields.seed, kRandomSeed) << field;
     EXPECT_EQ(request.generate.fields.add_special_tokens, 1) << field;
     EXPECT_EQ(request.generate.fields.show_special, 0) << field;
+    EXPECT_EQ(request.generate.fields.no_prefix_cache, 0) << field;
+    EXPECT_EQ(request.generate.cache_salt, "") << field;
   }
   EXPECT_FALSE(ReadWith(R"("stream":true,"stream_options":{"include_usage":null})").include_usage);
   EXPECT_THAT(RefusalOfBody(R"({"prompt":null})"), StartsWith("prompt|prompt: it is missing"));
@@ -151,8 +157,21 @@ TEST(CompletionRequestTest, WhatIsUnknownOrChangesNothingIsIgnored) {
   const CompletionRequest request = ReadWith(
       R"("store":true,"metadata":{"a":"b"},"service_tier":"auto","safety_identifier":"s","prompt_cache_key":"k",)"
       R"("prompt_cache_options":{},"prompt_cache_retention":"24h","prediction":{"type":"content","content":"x"},)"
-      R"("verbosity":"low","include_obfuscation":false,"cache_salt":"salt","what is this":[1,{"a":2}])");
+      R"("verbosity":"low","include_obfuscation":false,"what is this":[1,{"a":2}])");
   EXPECT_EQ(request.prompts[0].text, "x");
+}
+
+TEST(CompletionRequestTest, WhatIsKeptOfPrompts) {
+  EXPECT_EQ(ReadWith(R"("prefix_cache":true)").generate.fields.no_prefix_cache, 0);
+  EXPECT_EQ(ReadWith(R"("prefix_cache":false)").generate.fields.no_prefix_cache, 1);
+  EXPECT_THAT(RefusalWith(R"("prefix_cache":"no")"), StartsWith("prefix_cache|prefix_cache: \"no\" is not true or"));
+  EXPECT_THAT(RefusalWith(R"("prefix_cache":0)"), StartsWith("prefix_cache|prefix_cache: 0 is not true or false"));
+  const std::string longest(4096, 's');
+  EXPECT_EQ(ReadWith(R"("cache_salt":")" + longest + "\"").generate.cache_salt, longest);
+  EXPECT_THAT(RefusalWith(R"("cache_salt":"s)" + longest + "\""),
+              StartsWith("cache_salt|cache_salt: it has 4097 bytes, more than 4096"));
+  EXPECT_THAT(RefusalWith(R"("cache_salt":"")"), StartsWith("cache_salt|cache_salt: it is empty"));
+  EXPECT_THAT(RefusalWith(R"("cache_salt":5)"), StartsWith("cache_salt|cache_salt: 5 is not a string"));
 }
 
 TEST(CompletionRequestTest, PromptsHaveFourForms) {

@@ -130,6 +130,21 @@ TEST(CompletionWriterTest, UsageIsInChunksOnlyIfAskedFor) {
             json::parse(R"({"prompt_tokens":2,"completion_tokens":1,"total_tokens":3})"));
 }
 
+TEST(CompletionWriterTest, UsageSaysWhatOthersHadComputedOnceItIsKnown) {
+  const CompletionWriter writer(HeadOf(false), TokenBytesOf);
+  Usage usage = {.prompt_tokens = 5, .completion_tokens = 1};
+  std::vector<Piece> pieces = {PieceOf("a")};
+  EXPECT_FALSE(json::parse(writer.Body(pieces, usage))["usage"].contains("prompt_tokens_details"));
+  for (const uint64_t cached : {0u, 4u}) {
+    usage.cached_tokens = cached;
+    EXPECT_EQ(json::parse(writer.Body(pieces, usage))["usage"],
+              json({{"prompt_tokens", 5},
+                    {"completion_tokens", 1},
+                    {"total_tokens", 6},
+                    {"prompt_tokens_details", {{"cached_tokens", cached}}}}));
+  }
+}
+
 TEST(CompletionWriterTest, TokenIdsAreTheAnswers) {
   CompletionWriter::Head head = HeadOf(false);
   head.return_token_ids = true;

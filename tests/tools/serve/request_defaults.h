@@ -13,6 +13,7 @@ inline fd_request DocumentedDefaults() {
   request.repetition_penalty = 1;
   request.logprobs = -1;
   request.prompt_logprobs = -1;
+  request.n = 1;
   return request;
 }
 

@@ -51,6 +51,7 @@ const fd_option_info kStubOptions[] = {
     {0, "front-cores", "LIST", "none", "cores that the engine leaves to its caller's threads: a list, auto or none"},
     {0, "stub-pause-us", "US", "1000", "pause before each token that its prompt does not set"},
     {0, "stub-homes-up", "N", "2", "homes that are connected, of two"},
+    {0, "stub-max-choices", "N", "128", "the largest n of a request"},
     {0, "stub-tokenizer", "BOOL", "true", "false: the engine takes token ids alone"},
     {0, "stub-chat-template", "BOOL", "true", "false: there is none, and chats cannot be rendered"},
 };
@@ -91,6 +92,7 @@ StubEngine::Options ReadOptions(const fd_options& given) {
   options.max_queue = NumberOption(given, "max-queue");
   options.pause_ns = NumberOption(given, "stub-pause-us") * 1000;
   options.homes_up = static_cast<uint32_t>(std::min<uint64_t>(NumberOption(given, "stub-homes-up"), 2));
+  options.max_choices = static_cast<uint32_t>(NumberOption(given, "stub-max-choices"));
   options.has_tokenizer = TextOption(given, "stub-tokenizer") != "false";
   options.has_chat_template = TextOption(given, "stub-chat-template") != "false";
   const std::string cores = TextOption(given, "front-cores");
@@ -129,6 +131,8 @@ fd_status* CheckFields(const fd_request& request) {
   if (request.max_tokens == 0 && request.prompt_logprobs < 0) {
     return Invalid("max_tokens: 0 generates nothing, and prompt_logprobs is not asked for");
   }
+  if (request.n == 0) return Invalid("n: 0 is not at least 1");
+  if (request.cache_salt_bytes > 4096) return Invalid("cache_salt: it has more than 4096 bytes");
   for (size_t i = 0; i < request.stop_count; ++i) {
     if (request.stop[i][0] == 0) return Invalid(absl::StrFormat("stop: string %d is empty", i));
   }
@@ -281,6 +285,7 @@ void fd_string_free(char* text) { std::free(text); }
 
 int32_t fd_vocab_size(const fd_engine* engine) { return fastdecode::stub::kVocab; }
 int32_t fd_max_context(const fd_engine* engine) { return static_cast<int32_t>(engine->engine->options().max_context); }
+uint32_t fd_max_choices(const fd_engine* engine) { return engine->engine->options().max_choices; }
 int fd_has_tokenizer(const fd_engine* engine) { return engine->engine->options().has_tokenizer ? 1 : 0; }
 const char* fd_tokenizer_missing_reason(const fd_engine* engine) {
   return engine->engine->options().has_tokenizer ? "" : "this stub was told to have none";

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -48,51 +49,64 @@ StubEngine::~StubEngine() {
 }
 
 uint64_t StubEngine::Submit(const fd_request& request, std::vector<int32_t> prompt) {
+  if (request.n > options_.max_choices) {
+    throw StubFailure{FD_INVALID_ARGUMENT, absl::StrFormat("n: %d is more than %d", request.n, options_.max_choices)};
+  }
   const uint32_t room = options_.max_context - static_cast<uint32_t>(prompt.size());
-  auto sequence = std::make_unique<StubSequence>(&tokenizer_, request, std::move(prompt),
-                                                 std::min(request.max_tokens, room), options_.pause_ns, SteadyNs());
+  std::vector<std::unique_ptr<StubSequence>> choices;
+  for (fd_request one = request; choices.size() < request.n; ++one.seed) {
+    choices.push_back(std::make_unique<StubSequence>(&tokenizer_, one, prompt, std::min(request.max_tokens, room),
+                                                     options_.pause_ns, SteadyNs()));
+  }
   const std::lock_guard lock(mutex_);
   if (draining_) throw StubFailure{FD_UNAVAILABLE, "the engine is stopping"};
-  if (waiting_ + running_ >= options_.max_queue) {
+  if (waiting_ + running_ + choices.size() > options_.max_queue) {
     ++counts_.requests_refused;
     throw StubFailure{FD_RESOURCE_EXHAUSTED,
                       absl::StrFormat("the queue is full: %d requests are waiting or running", waiting_ + running_)};
   }
-  ++waiting_;
-  ++counts_.requests_submitted;
-  counts_.prompt_tokens += sequence->prompt_tokens();
   const uint64_t id = next_id_++;
-  sequences_.emplace(id, std::move(sequence));
+  waiting_ += choices.size();
+  open_[id] = request.n;
+  ++counts_.requests_submitted;
+  counts_.prompt_tokens += prompt.size();
+  for (uint32_t choice = 0; choice < request.n; ++choice) {
+    choices[choice]->request = id;
+    choices[choice]->choice = choice;
+    sequences_.emplace(next_key_++, std::move(choices[choice]));
+  }
   play_.notify_one();
   return id;
 }
 
+void StubEngine::CancelAll(uint64_t id) {
+  for (auto& [key, sequence] : sequences_) {
+    if (sequence->request != id || sequence->state() == StubSequence::State::kEnded) continue;
+    sequence->cancel_at_ns = std::min(sequence->cancel_at_ns, SteadyNs() + sequence->deaf_ns());
+  }
+  play_.notify_one();
+}
+
 void StubEngine::Cancel(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto at = sequences_.find(id);
-  if (at == sequences_.end() || at->second->state() == StubSequence::State::kEnded) return;
-  StubSequence& sequence = *at->second;
-  sequence.cancel_at_ns = std::min(sequence.cancel_at_ns, SteadyNs() + sequence.deaf_ns());
-  play_.notify_one();
+  if (open_.count(id) > 0) CancelAll(id);
 }
 
 void StubEngine::Forget(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto at = sequences_.find(id);
-  if (at == sequences_.end()) return;
-  StubSequence& sequence = *at->second;
-  sequence.forgotten = true;
-  if (sequence.events() > 0) {
-    sequence.DropEvents();
-    ready_.erase(std::find(ready_.begin(), ready_.end(), id));
-    UpdateEventFd();
+  for (auto at = sequences_.begin(); at != sequences_.end();) {
+    const auto here = at++;
+    StubSequence& sequence = *here->second;
+    if (sequence.request != id) continue;
+    sequence.forgotten = true;
+    if (sequence.events() > 0) {
+      sequence.DropEvents();
+      ready_.erase(std::find(ready_.begin(), ready_.end(), here->first));
+      UpdateEventFd();
+    }
+    if (sequence.state() == StubSequence::State::kEnded) sequences_.erase(here);
   }
-  if (sequence.state() == StubSequence::State::kEnded) {
-    sequences_.erase(at);
-    return;
-  }
-  sequence.cancel_at_ns = std::min(sequence.cancel_at_ns, SteadyNs() + sequence.deaf_ns());
-  play_.notify_one();
+  CancelAll(id);
 }
 
 template <class Done>
@@ -110,13 +124,12 @@ const std::vector<StubEvent>& StubEngine::Poll(size_t capacity, int64_t timeout_
   polled_.clear();
   WaitFor(lock, changed_, timeout_ns, [this] { return !ready_.empty(); });
   while (polled_.size() < std::min(capacity, kPolledMax) && !ready_.empty()) {
-    const uint64_t id = ready_.front();
+    const uint64_t key = ready_.front();
     ready_.pop_front();
-    const auto at = sequences_.find(id);
+    const auto at = sequences_.find(key);
     polled_.push_back(at->second->TakeEvent());
-    polled_.back().event.id = id;
     if (at->second->events() > 0) {
-      ready_.push_back(id);
+      ready_.push_back(key);
     } else if (at->second->state() == StubSequence::State::kEnded) {
       sequences_.erase(at);
     }
@@ -128,8 +141,8 @@ const std::vector<StubEvent>& StubEngine::Poll(size_t capacity, int64_t timeout_
 size_t StubEngine::Drain(int64_t timeout_ns) {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  WaitFor(lock, changed_, timeout_ns, [this] { return waiting_ + running_ == 0; });
-  return waiting_ + running_;
+  WaitFor(lock, changed_, timeout_ns, [this] { return open_.empty(); });
+  return open_.size();
 }
 
 void StubEngine::Run() {
@@ -164,6 +177,10 @@ uint64_t StubEngine::Play(uint64_t now_ns) {
         sequence.Start(now_ns);
         --waiting_;
         ++running_;
+        if (sequence.choice == 0) {
+          counts_.prefix_tokens += sequence.prefix_tokens();
+          counts_.cached_tokens += sequence.cached_tokens();
+        }
       } else {
         next_ns = std::min(next_ns, sequence.ready_ns());
       }
@@ -204,7 +221,11 @@ void StubEngine::AfterChange(Sequences::iterator at, size_t events_before) {
   StubSequence& sequence = *at->second;
   if (sequence.state() == StubSequence::State::kEnded) {
     --(sequence.started() ? running_ : waiting_);
-    ++finished_[static_cast<size_t>(sequence.finish())];
+    const auto open = open_.find(sequence.request);
+    if (--open->second == 0) {
+      ++finished_[static_cast<size_t>(sequence.finish())];
+      open_.erase(open);
+    }
   }
   if (events_before == 0 && sequence.events() > 0) {
     ready_.push_back(at->first);
@@ -228,16 +249,23 @@ fd_stats StubEngine::Stats() const {
   stats.homes = 2;
   stats.homes_up = options_.homes_up;
   stats.draining = draining_ ? 1 : 0;
-  stats.requests_waiting = waiting_;
-  stats.requests_running = running_;
-  stats.requests_undelivered = ready_.size();
+  std::set<uint64_t> running, undelivered;
+  for (const auto& [key, sequence] : sequences_) {
+    if (sequence->state() == StubSequence::State::kRunning) running.insert(sequence->request);
+    if (sequence->events() > 0) undelivered.insert(sequence->request);
+  }
+  stats.requests_waiting = open_.size() - running.size();
+  stats.requests_running = running.size();
+  stats.requests_undelivered = undelivered.size();
+  stats.choices_waiting = waiting_;
+  stats.choices_running = running_;
   stats.finished_stop = finished_[FD_FINISH_STOP];
   stats.finished_length = finished_[FD_FINISH_LENGTH];
   stats.finished_cancelled = finished_[FD_FINISH_CANCELLED];
   stats.finished_error = finished_[FD_FINISH_ERROR];
   stats.finished_deadline = finished_[FD_FINISH_DEADLINE];
   stats.kv_pages = kHomePages * options_.homes_up;
-  for (const auto& [id, sequence] : sequences_) {
+  for (const auto& [key, sequence] : sequences_) {
     if (sequence->state() == StubSequence::State::kRunning) {
       stats.kv_pages_used += (sequence->length() + kPageTokens - 1) / kPageTokens;
     }
@@ -257,8 +285,9 @@ bool StubEngine::Home(size_t index, fd_home_stats* out) const {
   out->work_ns = counts_.steps * 500;
   out->last_reply_ns = counts_.last_step_ns;
   out->kv_pages = out->up ? kHomePages : 0;
-  for (const auto& [id, sequence] : sequences_) {
-    if (sequence->state() == StubSequence::State::kRunning && id % 2 == index) {
+  out->cached_tokens = index == 0 ? counts_.cached_tokens : 0;
+  for (const auto& [key, sequence] : sequences_) {
+    if (sequence->state() == StubSequence::State::kRunning && key % 2 == index) {
       out->kv_pages_used += (sequence->length() + kPageTokens - 1) / kPageTokens;
     }
   }

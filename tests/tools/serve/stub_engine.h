@@ -34,6 +34,7 @@ class StubEngine {
     uint32_t max_context = 8192;
     size_t max_sequences = 256;
     size_t max_queue = 4096;
+    uint32_t max_choices = 128;
     uint64_t pause_ns = 1'000'000;  // before each token
     uint32_t homes_up = 2;          // of two
     bool has_tokenizer = true;
@@ -55,20 +56,22 @@ class StubEngine {
   int event_fd() const { return event_fd_; }
 
   fd_stats Stats() const;
-  // False: there is no such home.
+  // False: there is no such home. What was found of prompts, the first one had.
   bool Home(size_t index, fd_home_stats* out) const;
   const Options& options() const { return options_; }
   StubTokenizer* tokenizer() const { return &tokenizer_; }
 
  private:
-  using Sequences = std::map<uint64_t, std::unique_ptr<StubSequence>>;
+  using Sequences = std::map<uint64_t, std::unique_ptr<StubSequence>>;  // by keys that ascend
 
   void Run();
   // Plays what is due; returns when something will be. REQUIRES of all below: the lock is held.
   uint64_t Play(uint64_t now_ns);
   void EndIfDue(StubSequence& sequence, uint64_t now_ns);
-  // Counts a request's end, and lists its events for Poll.
+  // Counts the end of a choice, and of its request with the last one; lists its events for Poll.
   void AfterChange(Sequences::iterator at, size_t events_before);
+  // A request's choices end soon, those that have not.
+  void CancelAll(uint64_t id);
   void UpdateEventFd();
   // Waits on `wake` until `done` or the time is over.
   template <class Done>
@@ -83,10 +86,11 @@ class StubEngine {
   std::condition_variable play_;     // the thread has something to look at
   std::condition_variable changed_;  // events have come, or a request has ended
   Sequences sequences_;
-  std::deque<uint64_t> ready_;  // requests with events, in the order in which they take turns
-  size_t waiting_ = 0, running_ = 0;
+  std::map<uint64_t, uint32_t> open_;  // of requests that have not ended: how many of their choices have not
+  std::deque<uint64_t> ready_;         // choices with events, in the order in which they take turns
+  size_t waiting_ = 0, running_ = 0;   // choices
   bool fd_set_ = false, draining_ = false, stop_ = false;
-  uint64_t next_id_ = 1;
+  uint64_t next_id_ = 1, next_key_ = 1;
   std::array<uint64_t, 6> finished_{};  // by fd_finish
   fd_stats counts_ = {};                // what only grows
   std::vector<StubEvent> polled_;       // of the thread that polls

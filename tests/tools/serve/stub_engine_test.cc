@@ -168,6 +168,67 @@ TEST_F(StubEngineTest, GivesLogprobs) {
   EXPECT_EQ(Run(request).end->generated_tokens, 0u);
 }
 
+TEST_F(StubEngineTest, ChoicesHaveSeedsOfTheirOwnAndOnePrompt) {
+  GenerateRequest request("{cached:2}{seed} a");
+  request.fields.n = 3;
+  request.fields.seed = 7;
+  request.fields.prompt_logprobs = 0;
+  const uint64_t id = engine().SubmitForPoll(request);
+  std::map<uint32_t, Answer> choices;
+  int ended = 0, prompts = 0, tokens = 0;
+  while (ended < 3) {
+    ASSERT_GT(engine().Poll(20 * kSecondNs,
+                            [&](const fd_event& event) {
+                              EXPECT_EQ(event.id, id);
+                              Answer& answer = choices[event.choice];
+                              EXPECT_EQ(answer.ends, 0) << "an event behind the last one of choice " << event.choice;
+                              answer.text.append(event.text, event.text_bytes);
+                              if (event.kind == FD_EVENT_PROMPT) {
+                                ++prompts;
+                                EXPECT_EQ(event.choice + static_cast<uint32_t>(tokens), 0u)
+                                    << "it comes once, and first";
+                              }
+                              tokens += event.kind == FD_EVENT_TOKEN;
+                              if (event.kind != FD_EVENT_FINISHED) return;
+                              ++answer.ends;
+                              ++ended;
+                              EXPECT_EQ(event.cached_tokens, 2u);
+                            }),
+              0u);
+  }
+  EXPECT_EQ(prompts, 1);
+  for (uint32_t k = 0; k < 3; ++k) EXPECT_EQ(choices[k].text, " " + std::to_string(7 + k) + " a");
+  const fd_stats stats = engine().Statistics();
+  EXPECT_EQ(stats.requests_submitted, 1u);
+  EXPECT_EQ(stats.finished_stop, 1u);
+  EXPECT_EQ(stats.generated_tokens, 6u);
+  EXPECT_EQ(stats.cached_tokens, 2u);
+  EXPECT_LT(stats.prompt_tokens, 2 * stats.prefix_tokens) << "it is counted once";
+}
+
+TEST_F(StubEngineTest, ACancelEndsAllChoices) {
+  GenerateRequest request("a {wait}");
+  request.fields.n = 4;
+  const uint64_t id = engine().SubmitForPoll(request);
+  while (engine().Statistics().choices_running != 4) std::this_thread::yield();
+  EXPECT_EQ(engine().Statistics().requests_running, 1u);
+  engine().Cancel(id);
+  int ended = 0;
+  while (ended < 4) {
+    ASSERT_GT(engine().Poll(20 * kSecondNs,
+                            [&](const fd_event& event) {
+                              if (event.kind != FD_EVENT_FINISHED) return;
+                              EXPECT_EQ(event.finish, FD_FINISH_CANCELLED);
+                              ++ended;
+                            }),
+              0u);
+  }
+  EXPECT_EQ(engine().Statistics().finished_cancelled, 1u);
+  fd_forget(engine().get(), engine().SubmitForPoll(request));
+  EXPECT_EQ(engine().Drain(), 0u);
+  EXPECT_EQ(engine().Statistics().requests_undelivered, 0u);
+}
+
 TEST_F(StubEngineTest, TextComesBackFromItsTokens) {
   const std::string text = "Once  upon\n a t\u00efme " + std::string(100, 'x') + " ";
   const std::vector<int32_t> ids = engine().Tokenize(text);

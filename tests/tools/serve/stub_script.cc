@@ -103,6 +103,10 @@ bool ReadDirective(std::string_view directive, Script* script) {
     script->steps.push_back({known.kind, std::string(value), kForever});
     return true;
   }
+  if (const std::optional<uint64_t> number = Number(value); name == "cached" && number) {
+    script->cached = *number;
+    return true;
+  }
   return has_value && (ReadDuration(name, value, script) || ReadTokens(name, value, script));
 }
 
@@ -140,6 +144,7 @@ Script ReadScript(std::string_view prompt) {
     script.queue_ns = std::max(script.queue_ns, directive.queue_ns);
     script.prefill_ns = std::max(script.prefill_ns, directive.prefill_ns);
     script.deaf_ns = std::max(script.deaf_ns, directive.deaf_ns);
+    script.cached = std::max(script.cached, directive.cached);
     begin = close + 1;
     open = close;
   }

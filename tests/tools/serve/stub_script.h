@@ -16,7 +16,8 @@ namespace fastdecode::stub {
 //   on {ms:MS}           pause before the next token                 {every-us:US} the same in microseconds
 //   {repeat:N:WORD}   the word N times, each a token              {big:N}       one token of N bytes
 //   {bytes:HEX}       one token of these bytes                    {id:N}        the token with this id
-//   {seed}            the request's seed, as a token              {field:NAME}  a token such as " top_k=5"
+//   {seed}            the choice's seed, as a token               {field:NAME}  a token such as " top_k=5"
+//   {cached:N}        so many of the prompt's tokens had been computed by others, unless the request wants none
 //   {stop}            ends with the model's stop token            {length}      ends as if the context were full
 //   {error:TEXT}      ends with this error                        {wait}        nothing comes until it is cancelled
 //   {hang} {hang:MS}  the engine makes no step, for nobody, until the request is cancelled, or so long
@@ -33,6 +34,7 @@ struct ScriptStep {
 struct Script {
   std::vector<ScriptStep> steps;
   uint64_t queue_ns = 0, prefill_ns = 0, deaf_ns = 0;
+  uint64_t cached = 0;
 };
 
 Script ReadScript(std::string_view prompt);

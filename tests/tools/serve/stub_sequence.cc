@@ -92,6 +92,8 @@ StubSequence::StubSequence(StubTokenizer* tokenizer, const fd_request& request, 
                            uint32_t length_max, uint64_t default_pause_ns, uint64_t now_ns)
     : tokenizer_(tokenizer),
       fields_(request),
+      cache_salt_(request.cache_salt == nullptr ? std::string()
+                                                : std::string(request.cache_salt, request.cache_salt_bytes)),
       stops_(request.stop, request.stop + request.stop_count),
       stop_tokens_(request.stop_token_ids, request.stop_token_ids + request.stop_token_id_count),
       prompt_(std::move(prompt)),
@@ -111,7 +113,7 @@ void StubSequence::Start(uint64_t now_ns) {
 void StubSequence::Advance(uint64_t now_ns) {
   if (first_token_ns_ == 0) {
     first_token_ns_ = now_ns;
-    if (fields_.prompt_logprobs >= 0) AnnouncePrompt(now_ns);
+    if (fields_.prompt_logprobs >= 0 && choice == 0) AnnouncePrompt(now_ns);
   }
   if (generated_ >= length_max_) return Finish(FD_FINISH_LENGTH, now_ns);
   int32_t token = -1;
@@ -220,8 +222,11 @@ std::string StubSequence::Field(const std::string& name) const {
                                                    {"show_special", fields_.show_special},
                                                    {"logprobs", fields_.logprobs},
                                                    {"prompt_logprobs", fields_.prompt_logprobs},
+                                                   {"n", fields_.n},
+                                                   {"no_prefix_cache", fields_.no_prefix_cache},
                                                    {"logit_bias_count", static_cast<double>(fields_.logit_bias_count)},
                                                    {"stop_count", static_cast<double>(stops_.size())}};
+  if (name == "cache_salt") return " cache_salt=" + cache_salt_;
   for (const auto& [known, value] : fields) {
     if (name == known) return absl::StrFormat(" %s=%g", name, value);
   }
@@ -284,6 +289,7 @@ void StubSequence::Finish(fd_finish finish, uint64_t now_ns, std::string error) 
   event.event.stop_token = finish == FD_FINISH_STOP && stop_index_ < 0 ? stop_token_ : -1;
   event.event.prompt_tokens = prompt_tokens();
   event.event.generated_tokens = generated_;
+  event.event.cached_tokens = start_ns_ == 0 ? 0 : cached_tokens();
   event.times.struct_size = sizeof(event.times);
   const uint64_t started_ns = start_ns_ == 0 ? now_ns : start_ns_;
   event.times.queue_ns = started_ns - submit_ns_;
@@ -357,6 +363,8 @@ StubEvent StubSequence::NewEvent(fd_event_kind kind, uint64_t now_ns) const {
   StubEvent event;
   event.event.struct_size = sizeof(fd_event);
   event.event.kind = kind;
+  event.event.id = request;
+  event.event.choice = choice;
   event.event.user = fields_.user;
   event.event.hides_special = fields_.show_special == 2 ? 1 : 0;
   event.event.stop_index = event.event.stop_token = -1;

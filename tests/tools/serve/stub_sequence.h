@@ -3,6 +3,7 @@
 
 #include <fastdecode/fastdecode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <set>
@@ -27,7 +28,7 @@ struct StubEvent {
   fd_event View() const;
 };
 
-// One request as the stub plays it. Thread: one at a time; the engine's lock guards it.
+// One choice of a request as the stub plays it. Thread: one at a time; the engine's lock guards it.
 class StubSequence {
  public:
   enum class State { kWaiting, kRunning, kEnded };
@@ -58,7 +59,12 @@ class StubSequence {
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt_.size()); }
   uint32_t generated_tokens() const { return generated_; }
   uint64_t deadline_ns() const { return fields_.deadline_ns; }
+  // Of the prompt: those that were looked up, and those that were found.
+  uint32_t prefix_tokens() const { return fields_.no_prefix_cache ? 0 : prompt_tokens(); }
+  uint32_t cached_tokens() const { return static_cast<uint32_t>(std::min<uint64_t>(script_.cached, prefix_tokens())); }
 
+  uint64_t request = 0;                  // its id
+  uint32_t choice = 0;                   // of the request; the first one says what is to be said of the prompt
   uint64_t cancel_at_ns = ~uint64_t{0};  // when a cancel takes effect
   bool forgotten = false;                // nobody takes its events
 
@@ -77,6 +83,7 @@ class StubSequence {
 
   StubTokenizer* const tokenizer_;
   fd_request fields_;  // without its pointers but `user`
+  const std::string cache_salt_;
   std::vector<std::string> stops_;
   std::set<int32_t> stop_tokens_;
   const std::vector<int32_t> prompt_;

@@ -16,6 +16,11 @@ namespace {
 
 const std::map<std::string, uint64_t fd_stats::*> kStats = {{"requests_waiting", &fd_stats::requests_waiting},
                                                             {"requests_running", &fd_stats::requests_running},
+                                                            {"choices_waiting", &fd_stats::choices_waiting},
+                                                            {"choices_running", &fd_stats::choices_running},
+                                                            {"prefix_tokens", &fd_stats::prefix_tokens},
+                                                            {"cached_tokens", &fd_stats::cached_tokens},
+                                                            {"kv_pages_cached", &fd_stats::kv_pages_cached},
                                                             {"prompt_tokens", &fd_stats::prompt_tokens},
                                                             {"generated_tokens", &fd_stats::generated_tokens},
                                                             {"preemptions", &fd_stats::preemptions},
@@ -89,7 +94,7 @@ class Page {
     } else if (what == "home") {
       fd_home_stats home = {};
       in >> home.up >> home.hops >> home.work_ns >> home.last_reply_ns >> home.losses >> home.kv_pages >>
-          home.kv_pages_used;
+          home.kv_pages_used >> home.cached_tokens >> home.kv_pages_cached;
       names_.push_back(std::string(in.get() == ' ' ? "" : "?"));
       std::getline(in, names_.back());
       home.name = names_.back().c_str();

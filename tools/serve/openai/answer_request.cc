@@ -15,6 +15,7 @@ using nlohmann::json;
 
 constexpr size_t kRequestIdBytesMax = 128;
 constexpr size_t kUserBytesMax = 512;
+constexpr size_t kCacheSaltBytesMax = 4096;  // the engine's
 
 // --- What the server makes of the answers
 
@@ -53,6 +54,17 @@ std::string ReadUser(const BodyFields& fields) {
   if (user.size() <= kUserBytesMax) return user;
   throw BadField("user",
                  "user: it has " + std::to_string(user.size()) + " bytes, more than " + std::to_string(kUserBytesMax));
+}
+
+std::string ReadCacheSalt(const BodyFields& fields) {
+  const std::optional<std::string> salt = fields.String("cache_salt");
+  if (!salt) return "";
+  if (salt->empty()) {
+    throw BadField("cache_salt", "cache_salt: it is empty, and would keep nothing apart; leave it out");
+  }
+  if (salt->size() <= kCacheSaltBytesMax) return *salt;
+  throw BadField("cache_salt", "cache_salt: it has " + std::to_string(salt->size()) + " bytes, more than " +
+                                   std::to_string(kCacheSaltBytesMax));
 }
 
 // --- Stops
@@ -166,6 +178,8 @@ void ReadAnswerFields(const BodyFields& fields, const RequestLimits& limits, con
   request->generate.stop = ReadStops(fields, limits);
   request->generate.stop_token_ids = fields.TokenIds("stop_token_ids", limits.stop_token_ids);
   request->generate.logit_bias = ReadLogitBias(fields, limits.logit_bias);
+  generate.no_prefix_cache = fields.Bool("prefix_cache", generate.no_prefix_cache == 0) ? 0 : 1;
+  request->generate.cache_salt = ReadCacheSalt(fields);
 }
 
 void ReadMinTokens(const BodyFields& fields, AnswerRequest* request) {

@@ -13,7 +13,7 @@ namespace fastdecode::serve {
 
 // How much one request may ask for. What exceeds it is a 400 that names the field, its value and the limit.
 struct RequestLimits {
-  uint32_t choices = 128;    // `n`
+  uint32_t choices = 128;    // `n`; the engine's fd_max_choices if that is less
   size_t sequences = 1024;   // prompts times n
   size_t stop_strings = 16;  // each of...
   size_t stop_bytes = 256;   // ...so many bytes
@@ -31,8 +31,8 @@ struct AnswerRequest {
   bool return_token_ids = false;
   std::string user;        // for the access log alone
   std::string request_id;  // what the answer's id is made of; empty: that of the header X-Request-Id
-  // Sampling, lengths and stops of every sequence; its prompt is empty. Choice k of a prompt runs with
-  // fields.seed + k.
+  // Sampling, lengths, stops and what is kept of each prompt; its own prompt is empty, and fields.n is left to whoever
+  // submits. Choice k of a prompt runs with fields.seed + k.
   GenerateRequest generate;
   // The field that gave fields.max_tokens. Null: none has, and an answer may go on to the end of the context.
   const char* length_field = "max_tokens";

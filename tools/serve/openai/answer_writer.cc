@@ -18,6 +18,11 @@ void AppendUsage(const Usage& usage, std::string* out) {
   AppendJsonInteger(static_cast<int64_t>(usage.completion_tokens), out);
   out->append(R"(,"total_tokens":)");
   AppendJsonInteger(static_cast<int64_t>(usage.prompt_tokens + usage.completion_tokens), out);
+  if (usage.cached_tokens) {
+    out->append(R"(,"prompt_tokens_details":{"cached_tokens":)");
+    AppendJsonInteger(static_cast<int64_t>(*usage.cached_tokens), out);
+    out->push_back('}');
+  }
   if (usage.reasoning_tokens) {
     out->append(R"(,"completion_tokens_details":{"reasoning_tokens":)");
     AppendJsonInteger(static_cast<int64_t>(*usage.reasoning_tokens), out);

@@ -49,6 +49,7 @@ struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   std::optional<uint64_t> reasoning_tokens = std::nullopt;  // of the completion's; nothing: not said
+  std::optional<uint64_t> cached_tokens = std::nullopt;     // of the prompts'; nothing: not known yet
 };
 
 // How logprobs call a token of these bytes: their text, or for what is no UTF-8 "bytes:" and the bytes.
