@@ -314,6 +314,94 @@ class Answers(EngineTest):
         self.assertEqual(read(late)[:2], at_once)
 
 
+class Choices(EngineTest):
+    params = dict(max_tokens=30, temperature=1.0, ignore_eos=True)
+
+    def read_all(self, events):
+        """What events add up to, by choice."""
+        answers = {}
+        for event in events:
+            answer = answers.setdefault(event.choice, Answer())
+            self.assertFalse(answer.last is not None and answer.last.finished, "an event behind the last one of its choice")
+            answer.add(event)
+        return [answers[k].parts() for k in sorted(answers)]
+
+    def alone(self, seed, **more):
+        return read(self.engine.submit(PROMPT, SamplingParams(seed=seed, **{**self.params, **more})))[0]
+
+    def test_each_is_what_a_request_of_its_own_gets(self):
+        before = self.engine.stats()
+        request = self.engine.submit(PROMPT, SamplingParams(n=4, seed=2**64 - 2, **self.params))
+        answers = self.read_all(request)
+        self.assertEqual([tokens for tokens, _, _ in answers], [self.alone((2**64 - 2 + k) % 2**64) for k in range(4)])
+        self.assertEqual([last.finish_reason for _, _, last in answers], ["length"] * 4)
+        self.assertEqual(len({last.prompt_tokens for _, _, last in answers}), 1)
+        self.assertTrue(request.finished)
+        self.assertEqual(list(request), [])
+        after = self.engine.stats()
+        self.assertEqual(after.requests_submitted - before.requests_submitted, 5)
+        self.assertEqual(after.prompt_tokens - before.prompt_tokens, 5 * answers[0][2].prompt_tokens)
+        self.assertEqual(len(self.engine._delivery.streams), 0)
+
+    def test_an_asyncio_loop(self):
+        async def run():
+            request = self.engine.submit(PROMPT, SamplingParams(n=3, seed=9, **self.params))
+            return [event async for event in request]
+        answers = self.read_all(asyncio.run(run()))
+        self.assertEqual([tokens for tokens, _, _ in answers], [self.alone(9 + k) for k in range(3)])
+
+    def test_a_cancel_ends_them_all(self):
+        with make_engine(**SLOW) as engine:
+            request = engine.submit(PROMPT, SamplingParams(n=3, max_tokens=400, ignore_eos=True))
+            first = request.next()
+            request.cancel()
+            answers = self.read_all([first, *request])
+            self.assertEqual([last.finish_reason for _, _, last in answers], ["cancelled"] * 3)
+
+    def test_chats(self):
+        chat = self.engine.render_chat([{"role": "user", "content": PROMPT}])
+        events = list(self.engine.submit_chat(chat, SamplingParams(n=3, seed=1, **self.params)))
+        contents = ["".join(e.content for e in events if e.choice == k) for k in range(3)]
+        expected = [self.engine.chat(chat, SamplingParams(seed=1 + k, **self.params)).content for k in range(3)]
+        self.assertEqual(contents, expected)
+        with self.assertRaisesRegex(InvalidArgument, "^n: 2 is more than the one answer"):
+            self.engine.chat(chat, SamplingParams(n=2))
+
+
+class PrefixCache(EngineTest):
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+
+    def cached(self, prompt, **more):
+        return read(self.engine.submit(prompt, self.params, **more))[2].cached_tokens
+
+    def test_prompts_that_begin_alike(self):
+        prompt = [(7 * i) % 1000 + 2 for i in range(200)]
+        self.assertEqual(self.cached(prompt), 0)
+        first = self.cached(prompt)
+        self.assertTrue(100 < first < 200, first)
+        self.assertEqual(self.cached(prompt[:150] + [5] * 50), 150 // 32 * 32)
+        self.assertEqual(self.cached(prompt, prefix_cache=False), 0)
+        self.assertEqual(self.cached(prompt, cache_salt="somebody"), 0)
+        self.assertEqual(self.cached({"prompt_token_ids": prompt, "cache_salt": "somebody"}), first)
+        self.assertEqual(self.cached(prompt, cache_salt="nobody"), 0)
+        stats = self.engine.stats()
+        self.assertGreater(stats.prefix_tokens, stats.cached_tokens)
+        self.assertEqual(stats.cached_tokens, sum(home.cached_tokens for home in self.engine.homes()))
+        self.assertTrue(0 < stats.kv_pages_cached < stats.kv_pages)
+
+    def test_nothing_is_kept_of_a_request_that_wants_that(self):
+        prompt = [(11 * i) % 1000 + 2 for i in range(200)]
+        self.assertEqual(self.cached(prompt, prefix_cache=False), 0)
+        self.assertEqual(self.cached(prompt), 0)
+
+    def test_the_option(self):
+        with make_engine(prefix_cache=False) as engine:
+            for _ in range(2):
+                last = read(engine.submit([5] * 200, self.params))[2]
+                self.assertEqual(last.cached_tokens, 0)
+            self.assertEqual(engine.stats().prefix_tokens, 0)
+
+
 class Models(unittest.TestCase):
     def test_greedy_tokens_are_those_of_transformers(self):
         model = ROOT / "tests/golden/transformers/gqa"
@@ -847,7 +935,7 @@ print("end")
 
 class Parameters(unittest.TestCase):
     def test_what_is_not_supported_is_refused_by_name(self):
-        for name, value in (("n", 2), ("best_of", 3), ("detokenize", False),
+        for name, value in (("best_of", 3), ("detokenize", False),
                             ("spaces_between_special_tokens", False), ("truncate_prompt_tokens", 5),
                             ("logits_processors", []),
                             ("bad_words", ["a"]), ("allowed_token_ids", [1]), ("guided_decoding", object()),
@@ -862,28 +950,37 @@ class Parameters(unittest.TestCase):
                             ("top_k", -2), ("top_k", 2**32), ("repetition_penalty", 0), ("max_tokens", 0),
                             ("max_tokens", 2**32), ("max_tokens", -1), ("min_tokens", 2**32 + 1), ("min_tokens", 17),
                             ("seed", -1), ("seed", 2**64), ("logprobs", 21), ("logprobs", -1), ("logprobs", 2**32),
+                            ("n", 0), ("n", -1), ("n", 2**32),
                             ("stop", [""]), ("stop", "a\0b"), ("stop", "\ud800"), ("stop_token_ids", [2**31]),
                             ("logit_bias", {2**32: 1.0})):
             with self.assertRaisesRegex(InvalidArgument, name):
                 SamplingParams(**{name: value})
         for name, value in (("temperature", "1"), ("max_tokens", 1.5), ("stop", [1]), ("stop_token_ids", ["a"]),
-                            ("stop_token_ids", 5), ("seed", "x"), ("top_p", None), ("logit_bias", {"a": 1})):
+                            ("stop_token_ids", 5), ("seed", "x"), ("top_p", None), ("logit_bias", {"a": 1}),
+                            ("n", 1.5), ("n", "2")):
             with self.assertRaisesRegex(TypeError, name):
                 SamplingParams(**{name: value})
 
     def test_what_says_nothing_is_taken(self):
+        SamplingParams(n=3, best_of=3)
         SamplingParams(top_k=-1, best_of=1, bad_words=[], stop=[], stop_token_ids=[], logit_bias={}, max_tokens=None)
 
     def test_wrong_prompts(self):
         with make_engine() as engine:
             for prompt, words in (([], "no tokens"), ([5000], "5000"), ([2**32 + 5], "4294967301"), ([-1], "-1"),
                                   ([5] * 512, "context of 512"), ("\ud800", "prompt: character 0"),
-                                  ({"text": "a"}, "text")):
+                                  ({"text": "a"}, "text"), ({"cache_salt": "a"}, "must have prompt"),
+                                  ({"prompt": "a", "cache_salt": ""}, "cache_salt: it is empty"),
+                                  ({"prompt": "a", "cache_salt": "x" * 4097}, "cache_salt: it has 4097 bytes")):
                 with self.assertRaisesRegex(InvalidArgument, words):
                     engine.submit(prompt, SamplingParams())
-            for prompt in (5, b"bytes", None, ["text"]):
+            for prompt in (5, b"bytes", None, ["text"], {"prompt": "a", "cache_salt": 5}):
                 with self.assertRaises(TypeError):
                     engine.submit(prompt, SamplingParams())
+            with self.assertRaisesRegex(InvalidArgument, "^n: 129 is more than 128"):
+                engine.submit("a", SamplingParams(n=129))
+            with self.assertRaisesRegex(InvalidArgument, "^n: 129 is more than 128"):
+                engine.submit_chat([{"role": "user", "content": "a"}], SamplingParams(n=129))
             self.assertEqual(engine.stats().requests_submitted, 0)
             self.assertEqual(len(engine._delivery.streams), 0)
 
@@ -991,6 +1088,34 @@ class Batches(unittest.TestCase):
         self.assertEqual(self.llm.engine.stats().requests_submitted, before.requests_submitted)
         with self.assertRaisesRegex(InvalidArgument, r"prompts\[1\]: .*9999"):
             self.llm.generate(["a", [9999]])
+
+    def test_choices(self):
+        prompts = [f"{PROMPT} {i}" for i in range(4)]
+        params = SamplingParams(n=2, seed=3, max_tokens=8, logprobs=0, ignore_eos=True)
+        outputs = self.llm.generate(prompts, params)
+        for prompt, output in zip(prompts, outputs):
+            self.assertEqual([answer.index for answer in output.outputs], [0, 1])
+            self.assertTrue(output.finished)
+            self.assertEqual(output.error, "")
+            for k, answer in enumerate(output.outputs):
+                (alone,) = self.llm.generate(prompt, SamplingParams(seed=3 + k, max_tokens=8, logprobs=0, ignore_eos=True))
+                self.assertEqual(dict(vars(answer), index=0), vars(alone.outputs[0]))
+        with self.assertRaisesRegex(InvalidArgument, r"prompts\[1\]: n: 4 is more than 3"):  # max_queue
+            self.llm.generate(["a", "b"], [SamplingParams(), SamplingParams(n=4)])
+        longer = SamplingParams(n=2, seed=3, max_tokens=60, ignore_eos=True)
+        (chat,) = self.llm.chat([{"role": "user", "content": PROMPT}], longer)
+        self.assertEqual([answer.reasoning for answer in chat.outputs], ["", ""])
+        self.assertNotEqual(chat.outputs[0].token_ids, chat.outputs[1].token_ids)
+
+    def test_what_others_had_computed(self):
+        prompt = {"prompt_token_ids": [(13 * i) % 1000 + 2 for i in range(100)], "cache_salt": "a"}
+        params = SamplingParams(n=2, max_tokens=2, ignore_eos=True)
+        (first,), (later,) = self.llm.generate(prompt, params), self.llm.generate(prompt, params)
+        self.assertEqual((first.num_cached_tokens, later.num_cached_tokens), (0, 96))
+        ids = {"prompt_token_ids": prompt["prompt_token_ids"]}
+        self.assertEqual(self.llm.generate(ids, params)[0].num_cached_tokens, 0)
+        self.assertEqual(self.llm.generate(ids, params, cache_salt="a")[0].num_cached_tokens, 96)
+        self.assertEqual(self.llm.generate(ids, params, cache_salt="a", prefix_cache=False)[0].num_cached_tokens, 0)
 
     def test_logprobs(self):
         (output,) = self.llm.generate(PROMPT, SamplingParams(max_tokens=6, logprobs=2, **GREEDY))

@@ -44,14 +44,15 @@ class Mailbox:
 class Stream:
     """A request as the engine knows it."""
 
-    __slots__ = ("key", "id", "mailbox", "stops", "finished")
+    __slots__ = ("key", "id", "mailbox", "stops", "left", "finished")
 
-    def __init__(self, key: int, mailbox: Mailbox, stops: List[str]) -> None:
+    def __init__(self, key: int, mailbox: Mailbox, stops: List[str], choices: int) -> None:
         self.key = key  # comes back with each event; the id is known too late, when another thread may have polled
         self.id = 0
         self.mailbox = mailbox
         self.stops = stops
-        self.finished = False  # its last event is in the mailbox, or was
+        self.left = choices  # those whose last event is not in the mailbox, and was not
+        self.finished = False  # no choice is left
 
 
 class _Watch:
@@ -143,10 +144,10 @@ class Delivery:
         if self.closing:
             raise errors.EngineClosed(errors.UNAVAILABLE, "the engine is closed")
 
-    def add(self, mailbox: Mailbox, stops: List[str]) -> Stream:
+    def add(self, mailbox: Mailbox, stops: List[str], choices: int) -> Stream:
         """A request that is about to be submitted, whose events go to a mailbox."""
         with self.lock:
-            stream = Stream(self._next_key, mailbox, stops)
+            stream = Stream(self._next_key, mailbox, stops, choices)
             self._next_key += 1
             self.streams[stream.key] = stream
             mailbox.unfinished += 1
@@ -199,11 +200,13 @@ class Delivery:
             event = copy_event(slot, stream.stops)
             mailbox = stream.mailbox
             append = mailbox.events.append
-            if event.finish_reason is not None:
+            ends = event.finish_reason is not None
+            if ends and stream.left == 1:
                 stream.finished = True
                 self.drop(stream)
             # An exception that a signal brings (Ctrl-C) comes after the call: no event is lost, and none comes twice.
             self._copied += 1
+            stream.left -= ends
             append(event)
             if mailbox.waiting:
                 self._wake(mailbox, loop)

@@ -102,6 +102,11 @@ class fd_stats(SizedStructure):
         ("last_step_ns", c_uint64),
         ("recoveries", c_uint64),
         ("recovered", c_uint64),
+        ("choices_waiting", c_uint64),
+        ("choices_running", c_uint64),
+        ("prefix_tokens", c_uint64),
+        ("cached_tokens", c_uint64),
+        ("kv_pages_cached", c_uint64),
     ]
 
 
@@ -116,6 +121,8 @@ class fd_home_stats(SizedStructure):
         ("losses", c_uint64),
         ("kv_pages", c_uint64),
         ("kv_pages_used", c_uint64),
+        ("cached_tokens", c_uint64),
+        ("kv_pages_cached", c_uint64),
     ]
 
 
@@ -173,6 +180,10 @@ class fd_request(SizedStructure):
         ("reserved2", c_uint32),
         ("pause_events", c_int),
         ("reserved3", c_uint32),
+        ("n", c_uint32),
+        ("no_prefix_cache", c_int),
+        ("cache_salt", c_char_p),
+        ("cache_salt_bytes", c_size_t),
     ]
 
 
@@ -269,6 +280,8 @@ class fd_event(SizedStructure):
         ("hides_special", c_int),
         ("home", c_int32),
         ("reserved2", c_uint32),
+        ("cached_tokens", c_uint32),
+        ("reserved3", c_uint32),
     ]
 
 
@@ -358,6 +371,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fd_string_free": (None, [owned_text]),
     "fd_vocab_size": (c_int32, [POINTER(fd_engine)]),
     "fd_max_context": (c_int32, [POINTER(fd_engine)]),
+    "fd_max_choices": (c_uint32, [POINTER(fd_engine)]),
     "fd_has_tokenizer": (c_int, [POINTER(fd_engine)]),
     "fd_tokenizer_missing_reason": (c_char_p, [POINTER(fd_engine)]),
     "fd_tokenize": (POINTER(fd_status), [POINTER(fd_engine), POINTER(fd_prompt_part), c_size_t, c_int, POINTER(c_int32),

@@ -184,6 +184,7 @@ class ChatAnswer:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     times: Optional[RequestTimes] = None
+    cached_tokens: int = 0  # of prompt_tokens, those whose KV other requests had computed
 
     @property
     def message(self) -> Dict[str, Any]:
@@ -199,7 +200,7 @@ class ChatAnswer:
         if event.finished:
             self.finish_reason, self.stop_reason, self.error = event.finish_reason, event.stop_reason, event.error
             self.prompt_tokens, self.generated_tokens = event.prompt_tokens, event.generated_tokens
-            self.times = event.times
+            self.times, self.cached_tokens = event.times, event.cached_tokens
 
 
 def render_template(source: str, context: Optional[Dict[str, Any]] = None, now: Now = None,

@@ -16,7 +16,7 @@ from . import _errors as errors
 from . import _library as c
 from ._delivery import Delivery, Mailbox, Stream
 from .chat import ChatAnswer, Messages, Now, RenderedChat, fill_input
-from .prompts import Prompt, PromptPart, c_parts, fill_prompt
+from .prompts import Prompt, PromptPart, c_parts, fill_prefix_cache, fill_prompt
 from .request import ChatRequest, Request
 from .sampling import SamplingParams, c_text, checked_float, id_array
 
@@ -60,6 +60,11 @@ class Stats(NamedTuple):
     last_step_ns: int
     recoveries: int
     recovered: int
+    choices_waiting: int
+    choices_running: int
+    prefix_tokens: int
+    cached_tokens: int
+    kv_pages_cached: int
 
 
 class HomeStats(NamedTuple):
@@ -73,6 +78,8 @@ class HomeStats(NamedTuple):
     losses: int
     kv_pages: int
     kv_pages_used: int
+    cached_tokens: int
+    kv_pages_cached: int
 
 
 class _Use:
@@ -239,27 +246,34 @@ class Engine:
 
     # ---- Requests
     def submit(self, prompt: Prompt, params: Optional[SamplingParams] = None, *, deadline: Optional[float] = None,
-               add_special_tokens: bool = True, pause_events: bool = False) -> Request:
+               add_special_tokens: bool = True, pause_events: bool = False, prefix_cache: bool = True,
+               cache_salt: Optional[str] = None) -> Request:
         """Gives the engine a request, and does not wait for its answer.
 
         `params`: None is what the model's makers recommend. `deadline`: seconds from now after which the request ends
         with what it has. `add_special_tokens`: of text and parts; as the tokenizer's template says (bos). Special
         tokens in a text become their ids; parts say of each whether they do. Of a chat, for which submit_chat is, the
         answer's text is as the model writes it. `pause_events`: an event says so when the request's home was lost, and
-        it is computed again elsewhere. Raises QueueFull if there are too many.
+        it is computed again elsewhere. `prefix_cache`: False uses nothing that is kept of requests which have ended,
+        and keeps nothing of this one. `cache_salt`: what is kept is for requests with the same salt alone. Raises
+        QueueFull if there are too many.
         """
-        mailbox = Mailbox()
-        return Request(self, self._submit(prompt, params, mailbox, deadline, add_special_tokens, pause_events))
+        return Request(self, self._submit(prompt, params, Mailbox(), deadline, add_special_tokens,
+                                          pause_events=pause_events, prefix_cache=prefix_cache, cache_salt=cache_salt))
 
     def _submit(self, prompt: Prompt, params: Optional[SamplingParams], mailbox: Mailbox, deadline: Optional[float],
-                add_special_tokens: bool, pause_events: bool = False) -> Stream:
+                add_special_tokens: bool, *, pause_events: bool = False, prefix_cache: bool = True,
+                cache_salt: Optional[str] = None) -> Stream:
         if params is None:
             params = self.default_sampling_params()
+        if isinstance(prompt, dict) and prompt.get("cache_salt") is not None:
+            cache_salt = prompt["cache_salt"]
         request = c.fd_request()
         library = self._library
         library.fd_request_init(ctypes.byref(request), ctypes.sizeof(request))
         params.fill(request)
         request.pause_events = pause_events
+        fill_prefix_cache(request, prefix_cache, cache_salt)
         if isinstance(prompt, RenderedChat):
             prompt.fill(request)
         else:
@@ -273,7 +287,7 @@ class Engine:
                 request.deadline_ns = min(time.monotonic_ns() + int(seconds * _NS), 2**64 - 1)
         number = ctypes.c_uint64()
         with _Use(self) as handle:
-            stream = self._delivery.add(mailbox, params.stop_strings())
+            stream = self._delivery.add(mailbox, params.stop_strings(), params.n)
             request.user = stream.key
             status = library.fd_submit(handle, ctypes.byref(request), ctypes.byref(number))
             stream.id = number.value
@@ -343,7 +357,8 @@ class Engine:
         return RenderedChat(self, chat)
 
     def submit_chat(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
-                    deadline: Optional[float] = None, **rendering: Any) -> ChatRequest:
+                    deadline: Optional[float] = None, prefix_cache: bool = True, cache_salt: Optional[str] = None,
+                    **rendering: Any) -> ChatRequest:
         """As submit, of a chat: its events have `reasoning` and `content`.
 
         `params`: None is what the model's makers recommend, and an answer that may go on to the end of the context.
@@ -356,12 +371,27 @@ class Engine:
         if params is None:
             params = self.default_sampling_params()
             params.max_tokens = None
-        reader = messages.reader()
-        return ChatRequest(self, self._submit(messages, params, Mailbox(), deadline, False), reader)
+        self._check_choices(params)
+        readers = [messages.reader() for _ in range(params.n)]
+        stream = self._submit(messages, params, Mailbox(), deadline, False, prefix_cache=prefix_cache,
+                              cache_salt=cache_salt)
+        return ChatRequest(self, stream, readers)
+
+    def _check_choices(self, params: SamplingParams) -> None:
+        """For what is made for each choice before the library refuses too many."""
+        if params.n > self.max_choices:
+            raise errors.invalid(f"n: {params.n} is more than {self.max_choices}, the most answers of one request here")
+
+    @staticmethod
+    def _check_one_answer(params: Optional[SamplingParams]) -> None:
+        if params is not None and params.n != 1:
+            raise errors.invalid(f"n: {params.n} is more than the one answer that this returns; submit_chat and LLM.chat "
+                                 "have several")
 
     def chat(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
              deadline: Optional[float] = None, **rendering: Any) -> ChatAnswer:
         """The answer to a chat, with arguments of submit_chat. An exception, such as Ctrl-C, cancels it."""
+        self._check_one_answer(params)
         answer = ChatAnswer()
         for event in self.submit_chat(messages, params, deadline=deadline, **rendering):
             answer.add(event)
@@ -370,6 +400,7 @@ class Engine:
     async def chat_async(self, messages: Union[Messages, RenderedChat], params: Optional[SamplingParams] = None, *,
                          deadline: Optional[float] = None, **rendering: Any) -> ChatAnswer:
         """The same for an asyncio loop."""
+        self._check_one_answer(params)
         answer = ChatAnswer()
         async for event in self.submit_chat(messages, params, deadline=deadline, **rendering):
             answer.add(event)
@@ -427,6 +458,12 @@ class Engine:
         """Tokens of the longest sequence, prompt and answer."""
         with _Use(self) as handle:
             return int(self._library.fd_max_context(handle))
+
+    @property
+    def max_choices(self) -> int:
+        """The largest n of a request."""
+        with _Use(self) as handle:
+            return int(self._library.fd_max_choices(handle))
 
     @property
     def has_tokenizer(self) -> bool:

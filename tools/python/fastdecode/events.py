@@ -49,19 +49,19 @@ class RequestTimes:
 
 @dataclass
 class Event:
-    """Something that came of a request. The last one of each request, and no other, has a finish_reason."""
+    """Something that came of a request. The last one of each of its choices, and no other, has a finish_reason."""
 
     __slots__ = ("request_id", "kind", "choice", "token_index", "tokens", "text", "logprobs", "top_logprobs",
                  "finish_reason", "stop_reason", "error", "prompt_tokens", "generated_tokens", "submit_time_ns",
-                 "time_ns", "times", "special", "hides_special", "home")
+                 "time_ns", "times", "special", "hides_special", "home", "cached_tokens")
 
     request_id: int
-    # "token": tokens of the answer. "prompt": the logprobs of the prompt's tokens, before the answer's first token, for
-    # requests that ask for them. "paused": its home was lost, and it is computed again elsewhere, for requests that ask
-    # to be told; the next event of the choice says that it goes on. "finished": the last event, which may have some last
-    # text, too.
+    # "token": tokens of an answer. "prompt": the logprobs of the prompt's tokens, once and before the first token of any
+    # answer, for requests that ask for them. "paused": the answer's home was lost, and it is computed again elsewhere,
+    # for requests that ask to be told; the next event of the choice says that it goes on. "finished": the last event of
+    # the choice, which may have some last text, too.
     kind: str
-    choice: int  # which of the request's answers
+    choice: int  # which of the request's n answers, from 0
     token_index: int  # of tokens[0]
     tokens: List[int]  # one, or several where the reader has fallen behind
     text: str  # that became certain; may be empty, as within a character of several tokens
@@ -70,18 +70,19 @@ class Event:
     finish_reason: Optional[str]  # "stop", "length", "cancelled", "error", "deadline"; None: it goes on
     stop_reason: Union[None, int, str]  # after "stop": the stop string, or the id of the stop token
     error: str  # after "error": what happened
-    prompt_tokens: int  # of the whole request, in its last event
-    generated_tokens: int
+    prompt_tokens: int  # in the last event of a choice
+    generated_tokens: int  # the same
     submit_time_ns: int  # the clock of time.monotonic_ns()
     time_ns: int
-    times: Optional[RequestTimes]  # in the last event, of a request that was in a step
+    times: Optional[RequestTimes]  # in the last event, of a choice that was in a step
     special: List[Tuple[int, int]]  # what special tokens wrote: from which byte of the text's UTF-8 to before which
     hides_special: bool  # they are in the text for a chat's reader alone
     home: Optional[int]  # after "paused": which home was lost, an index into Engine.homes()
+    cached_tokens: int  # in the last event of a choice: of prompt_tokens, those whose KV other requests had computed
 
     @property
     def finished(self) -> bool:
-        """Whether it is the request's last event."""
+        """Whether it is the last event of its choice, and so of a request with one."""
         return self.finish_reason is not None
 
 
@@ -121,7 +122,8 @@ def copy_event(event: Any, stops: Sequence[str]) -> Event:
                      FINISH_REASONS.get(event.finish, "unknown"), _stop_reason(event, stops),
                      event.error.decode("utf-8", "replace") if event.error else "", event.prompt_tokens,
                      event.generated_tokens, event.submit_ns, event.time_ns,
-                     _request_times(event.times.contents) if event.times else None, special, hides_special, None)
+                     _request_times(event.times.contents) if event.times else None, special, hides_special, None,
+                     event.cached_tokens)
     count = event.token_count
     logprobs: Optional[List[Optional[float]]] = event.logprobs[:count] if event.logprobs else None
     tops = _top_logprobs(event, count) if event.top_logprob_count and event.top_logprobs else None
@@ -129,4 +131,4 @@ def copy_event(event: Any, stops: Sequence[str]) -> Event:
         logprobs[0] = None  # NaN
     return Event(event.id, kind, event.choice, event.token_index, event.tokens[:count], text, logprobs,
                  tops, None, None, "", 0, 0, event.submit_ns, event.time_ns, None, special, hides_special,
-                 event.home if kind == "paused" else None)
+                 event.home if kind == "paused" else None, 0)

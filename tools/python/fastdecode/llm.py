@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _errors as errors
@@ -12,7 +12,7 @@ from ._delivery import Mailbox, Stream
 from .chat import ChatReader, Messages, RenderedChat
 from .engine import Engine
 from .events import Event, RequestTimes
-from .prompts import Prompt
+from .prompts import Prompt, checked_keys
 from .sampling import SamplingParams
 
 # What is no variable of a template, but an argument of its own, or nothing that may be asked for.
@@ -59,7 +59,8 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A prompt and its answer. `error`: what happened, where the answer's finish_reason is "error"."""
+    """A prompt and its n answers. `error`: what happened, where an answer's finish_reason is "error". `times`: of the
+    first answer. `num_cached_tokens`: of the prompt's, those whose KV other requests had computed."""
 
     request_id: str
     prompt: Optional[str]
@@ -69,16 +70,18 @@ class RequestOutput:
     prompt_logprobs: Optional[List[Optional[Logprobs]]] = None
     error: str = ""
     times: Optional[RequestTimes] = None
+    num_cached_tokens: Optional[int] = None
 
 
 @dataclass
 class _Job:
-    """One request of a call, from its prompt to its answer."""
+    """One request of a call, from its prompt to its answers."""
 
     output: RequestOutput
     params: SamplingParams
     chat: Optional[RenderedChat] = None  # instead of the prompt's ids
-    reader: Optional[ChatReader] = None
+    readers: List[ChatReader] = field(default_factory=list)  # of the answers to a chat
+    cache_salt: Optional[str] = None
     stream: Optional[Stream] = None
 
 
@@ -105,26 +108,29 @@ class LLM:
 
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]],
                  sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None,
-                 use_tqdm: Any = None) -> List[RequestOutput]:
+                 use_tqdm: Any = None, *, prefix_cache: bool = True,
+                 cache_salt: Optional[str] = None) -> List[RequestOutput]:
         """The answers to prompts, in their order. They run at once, as many as the engine's queue takes.
 
         A prompt is a text, {"prompt": text}, {"prompt_token_ids": ids}, a chat that Engine.render_chat has made, or, in a
-        list of prompts, a list of ids.
+        list of prompts, a list of ids. A dict may have a "cache_salt" of its own. `prefix_cache`, `cache_salt`: as
+        Engine.submit has them.
         `sampling_params`: one for all, or one for each; None is what the model's makers recommend. `use_tqdm` is there
         for programs written for vLLM, and ignored. A prompt that cannot be raises an error before anything runs; a
         request that fails later has finish_reason "error". An exception, such as Ctrl-C, cancels all.
         """
-        return self._answers(self._jobs(prompts, sampling_params))
+        return self._answers(self._jobs(prompts, sampling_params, cache_salt), prefix_cache)
 
     def chat(self, messages: Union[Messages, Sequence[Messages]],
              sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, use_tqdm: Any = None, *,
              add_generation_prompt: bool = True, continue_final_message: bool = False,
-             tools: Optional[Sequence[Any]] = None,
-             chat_template_kwargs: Optional[Dict[str, Any]] = None) -> List[RequestOutput]:
+             tools: Optional[Sequence[Any]] = None, chat_template_kwargs: Optional[Dict[str, Any]] = None,
+             prefix_cache: bool = True, cache_salt: Optional[str] = None) -> List[RequestOutput]:
         """The answers to a chat or to several, as generate gives those to prompts.
 
         `messages`: of one chat, or a list of such. `sampling_params`: None is what the model's makers recommend, and
-        answers that may go on to the end of the context. The rest is as Engine.render_chat has it.
+        answers that may go on to the end of the context. `prefix_cache`, `cache_salt`: as Engine.submit has them. The
+        rest is as Engine.render_chat has it.
         """
         chats: Sequence[Any] = list(messages)
         several = not chats or not isinstance(chats[0], dict)
@@ -145,19 +151,19 @@ class LLM:
         if sampling_params is None:
             sampling_params = self.engine.default_sampling_params()
             sampling_params.max_tokens = None
-        return self._answers(self._jobs(rendered, sampling_params))
+        return self._answers(self._jobs(rendered, sampling_params, cache_salt), prefix_cache)
 
-    def _answers(self, jobs: List[_Job]) -> List[RequestOutput]:
+    def _answers(self, jobs: List[_Job], prefix_cache: bool) -> List[RequestOutput]:
         mailbox = Mailbox()
         running: Dict[int, _Job] = {}
         try:
             submitted = 0
             while submitted < len(jobs) or mailbox.unfinished or mailbox.events:
-                submitted = self._submit_some(jobs, submitted, mailbox, running)
+                submitted = self._submit_some(jobs, submitted, prefix_cache, mailbox, running)
                 event = self.engine._delivery.take(mailbox)
                 if event is not None:
                     self._add(running[event.request_id], event)
-                    if event.finished:
+                    if running[event.request_id].output.finished:
                         del running[event.request_id]
         except BaseException:
             for job in jobs:
@@ -166,7 +172,7 @@ class LLM:
             raise
         return [job.output for job in jobs]
 
-    def _jobs(self, prompts: Any, sampling_params: Any) -> List[_Job]:
+    def _jobs(self, prompts: Any, sampling_params: Any, cache_salt: Optional[str]) -> List[_Job]:
         if isinstance(prompts, (str, dict, RenderedChat)):
             prompts = [prompts]
         prompts = list(prompts)
@@ -181,19 +187,24 @@ class LLM:
         jobs = []
         for i, (prompt, params) in enumerate(zip(prompts, sampling_params)):
             try:
+                self.engine._check_choices(params)
                 text, ids = self._read_prompt(prompt)
                 if len(ids) >= self.engine.max_context:
                     raise errors.invalid(f"prompt: {len(ids)} tokens leave no room in the context of "
                                          f"{self.engine.max_context} (max_context)")
             except errors.InvalidArgument as error:
                 raise errors.InvalidArgument(error.code, f"prompts[{i}]: {error.message}") from None
-            output = RequestOutput("", text, ids, [CompletionOutput(0, "", [])])
-            if params.logprobs is not None:
-                output.outputs[0].logprobs = []
-                output.outputs[0].cumulative_logprob = 0.0
-            job = _Job(output, params)
+            output = RequestOutput("", text, ids, [CompletionOutput(k, "", []) for k in range(params.n)])
+            job = _Job(output, params, cache_salt=cache_salt)
+            if isinstance(prompt, dict) and prompt.get("cache_salt") is not None:
+                job.cache_salt = prompt["cache_salt"]
             if isinstance(prompt, RenderedChat):
-                job.chat, job.reader, output.outputs[0].reasoning = prompt, prompt.reader(), ""
+                job.chat, job.readers = prompt, [prompt.reader() for _ in range(params.n)]
+            for answer in output.outputs:
+                if params.logprobs is not None:
+                    answer.logprobs, answer.cumulative_logprob = [], 0.0
+                if job.chat is not None:
+                    answer.reasoning = ""
             jobs.append(job)
         return jobs
 
@@ -201,10 +212,8 @@ class LLM:
         text: Optional[str] = None
         ids = prompt
         if isinstance(prompt, dict):
+            checked_keys(prompt)
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-            keys = {key for key in prompt if prompt[key] is not None}
-            if not keys or not keys <= {"prompt", "prompt_token_ids"}:
-                raise errors.invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
         elif isinstance(prompt, str):
             text, ids = prompt, None
         elif isinstance(prompt, RenderedChat):
@@ -216,13 +225,15 @@ class LLM:
             raise errors.invalid("prompt: it has no tokens; the model needs at least one")
         return text, ids
 
-    def _submit_some(self, jobs: List[_Job], submitted: int, mailbox: Mailbox, running: Dict[int, _Job]) -> int:
+    def _submit_some(self, jobs: List[_Job], submitted: int, prefix_cache: bool, mailbox: Mailbox,
+                     running: Dict[int, _Job]) -> int:
         """Submits what the queue takes; returns how many of the jobs are submitted then."""
         while submitted < len(jobs):
             job = jobs[submitted]
             try:
                 prompt = job.output.prompt_token_ids if job.chat is None else job.chat
-                job.stream = self.engine._submit(prompt, job.params, mailbox, None, True)
+                job.stream = self.engine._submit(prompt, job.params, mailbox, None, True, prefix_cache=prefix_cache,
+                                                 cache_salt=job.cache_salt)
             except errors.QueueFull:
                 if mailbox.unfinished or mailbox.events:
                     break
@@ -246,11 +257,11 @@ class LLM:
             rest = [self._logprobs(ids[i], logprobs[i], tops[i] if tops else []) for i in range(1, len(ids))]
             output.prompt_logprobs = [None, *rest]
             return
-        answer = output.outputs[0]
-        if job.reader is None:
+        answer = output.outputs[event.choice]
+        if not job.readers:
             answer.text += event.text
         else:
-            reasoning, content = job.reader.read_event(event)
+            reasoning, content = job.readers[event.choice].read_event(event)
             answer.reasoning += reasoning  # type: ignore[operator]
             answer.text += content
         answer.token_ids.extend(event.tokens)
@@ -265,9 +276,11 @@ class LLM:
         answer.stop_reason = event.stop_reason
         if isinstance(event.stop_reason, int) and event.stop_reason not in (job.params.stop_token_ids or ()):
             answer.stop_reason = None
-        output.finished = True
-        output.error = event.error
-        output.times = event.times
+        output.finished = all(one.finished() for one in output.outputs)
+        output.error = output.error or event.error
+        output.num_cached_tokens = event.cached_tokens
+        if event.choice == 0:
+            output.times = event.times
 
     def _logprobs(self, token: int, logprob: Optional[float], top: Sequence[Tuple[int, float]]) -> Logprobs:
         out = {one: Logprob(value, rank, self._text(one)) for rank, (one, value) in enumerate(top, 1)}

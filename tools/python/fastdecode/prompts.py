@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Set, Union
 
 from . import _library as c
 from ._errors import invalid
@@ -29,7 +29,7 @@ class PromptPart:
     joins: bool = False
 
 
-# Text; token ids; {"prompt": text} or {"prompt_token_ids": ids}; parts; or a chat.
+# Text; token ids; {"prompt": text} or {"prompt_token_ids": ids}, which may have a "cache_salt", too; parts; or a chat.
 Prompt = Union[str, Sequence[int], Dict[str, Any], Sequence[PromptPart], "RenderedChat"]
 
 
@@ -48,13 +48,32 @@ def c_parts(parts: Sequence[PromptPart]) -> Any:
     return made
 
 
+def checked_keys(prompt: Dict[str, Any]) -> Set[str]:
+    """The keys of a prompt that have a value."""
+    keys = {key for key in prompt if prompt[key] is not None}
+    if not keys - {"cache_salt"} or not keys <= {"prompt", "prompt_token_ids", "cache_salt"}:
+        raise invalid(f"prompt: it has {sorted(keys)}, and must have prompt or prompt_token_ids, and may have cache_salt "
+                      "beside these alone")
+    return keys
+
+
+def fill_prefix_cache(request: c.fd_request, prefix_cache: bool, cache_salt: Optional[str]) -> None:
+    """Sets what an fd_request says of KV that is kept, and keeps what it points to."""
+    request.no_prefix_cache = not prefix_cache
+    if cache_salt is None:
+        return
+    if not isinstance(cache_salt, str):
+        raise TypeError(f"cache_salt: {cache_salt!r} is not a string")
+    salt = utf8("cache_salt", cache_salt)
+    if not salt:
+        raise invalid("cache_salt: it is empty, and would keep nothing apart; leave it out")
+    request.cache_salt, request.cache_salt_bytes = salt, len(salt)
+
+
 def fill_prompt(request: c.fd_request, prompt: Any) -> None:
     """Sets the prompt of an fd_request, which keeps what it points to; any but a chat."""
     if isinstance(prompt, dict):
-        keys = {key for key in prompt if prompt[key] is not None}
-        if not keys or not keys <= {"prompt", "prompt_token_ids"}:
-            raise invalid(f"prompt: it has {sorted(keys)}, and may have prompt and prompt_token_ids alone")
-        prompt = prompt["prompt_token_ids" if "prompt_token_ids" in keys else "prompt"]
+        prompt = prompt["prompt_token_ids" if "prompt_token_ids" in checked_keys(prompt) else "prompt"]
     if isinstance(prompt, str):
         text = utf8("prompt", prompt)
         request.prompt, request.prompt_bytes = text, len(text)

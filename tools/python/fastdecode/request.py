@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class Request:
     """A request that an engine serves. Its events are read with `for event in request`, `async for event in request` or
-    next(), by one thread or task at a time.
+    next(), by one thread or task at a time: those of all its choices, which take turns.
 
     A loop that is left early cancels the request, by break, by an exception or with its asyncio task; so do leaving
     `with request:` and dropping the request.
@@ -30,7 +30,7 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended; events may be left to be read."""
+        """Whether it has ended, with all its choices; events may be left to be read."""
         return self._stream.finished
 
     def cancel(self) -> None:
@@ -63,15 +63,15 @@ class Request:
 
 
 class ChatRequest(Request):
-    """A chat's answer that an engine writes, read as a Request's."""
+    """A chat's answers that an engine writes, read as a Request's."""
 
-    def __init__(self, engine: Engine, stream: Stream, reader: ChatReader) -> None:
+    def __init__(self, engine: Engine, stream: Stream, readers: List[ChatReader]) -> None:
         super().__init__(engine, stream)
-        self._reader = reader
+        self._readers = readers  # by choice
 
     def _made_of(self, event: Event) -> ChatEvent:
         values: List[Any] = [getattr(event, name) for name in Event.__slots__]
-        values += self._reader.read_event(event)
+        values += self._readers[event.choice].read_event(event)
         return ChatEvent(*values)
 
     def next(self, timeout: Optional[float] = None) -> Optional[ChatEvent]:

@@ -19,8 +19,6 @@ _random = random.SystemRandom()
 
 # What vLLM's class has and this engine has not, and the only values that say nothing of it.
 _UNSUPPORTED: Dict[str, Tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (None, 1),
     "detokenize": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (None,),
@@ -91,7 +89,7 @@ class SamplingParams:
     One may be used for many requests. It is checked when it is made, and again with each request.
     """
 
-    n: int = 1
+    n: int = 1  # answers to one prompt, which is computed once; the k-th one has seed + k
     presence_penalty: float = 0.0  # 0: off
     frequency_penalty: float = 0.0  # 0: off
     repetition_penalty: float = 1.0  # 1: off
@@ -150,6 +148,9 @@ class SamplingParams:
             value = getattr(self, name)
             if not any(value is one or value == one for one in allowed):
                 raise invalid(f"{name}: {value!r} is not supported; it may only be {allowed[0]!r}")
+        if self.best_of is not None and self.best_of != self.n:
+            raise invalid(f"best_of: {self.best_of!r} is not supported; it may only be n, since answers are not ranked")
+        request.n = checked_int("n", self.n, 1, _UINT32_MAX)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
             setattr(request, name, checked_float(name, getattr(self, name)))
         request.top_k = 0 if self.top_k == -1 else checked_int("top_k", self.top_k, -_INT32_MAX, _INT32_MAX)
