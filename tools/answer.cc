@@ -74,10 +74,11 @@ RequestTimes Answer::Times() const {
   return times;
 }
 
-Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void()>& on_token) {
-  Answer answer;
+std::vector<Answer> ReadAnswers(TokenStream& stream, uint32_t choices, LiveOutput live,
+                                const std::function<void()>& on_token) {
+  std::vector<Answer> answers(choices);
   bool cancelled = false;
-  for (;;) {
+  for (uint32_t ended = 0; ended < choices;) {
     if (!cancelled && InterruptGuard::Signal() != 0) {
       stream.Cancel();
       cancelled = true;
@@ -85,35 +86,46 @@ Answer ReadAnswer(TokenStream& stream, LiveOutput live, const std::function<void
     std::optional<TokenEvent> event = stream.Next(kSignalCheckNs);
     if (!event) continue;
     if (!event->finished && on_token) on_token();
+    Answer& answer = answers[event->choice];
+    const LiveOutput out = event->choice == 0 ? live : LiveOutput::kNone;
     answer.text += event->text;
-    if (live == LiveOutput::kText) WriteOut(event->text);
+    if (out == LiveOutput::kText) WriteOut(event->text);
     const size_t known = answer.tokens.size();
     TakeTokens(*event, &answer);
-    if (live == LiveOutput::kTokenIds) WriteOut(JoinIds(answer.tokens, known));
+    if (out == LiveOutput::kTokenIds) WriteOut(JoinIds(answer.tokens, known));
     if (!event->finished) continue;
+    ++ended;
     answer.finish = event->finish;
     answer.error = event->error;
+    answer.choice = event->choice;
     answer.prompt_tokens = event->prompt_tokens;
+    answer.cached_tokens = event->cached_tokens;
     answer.submit_ns = event->submit_ns;
     answer.end_ns = event->time_ns;
-    return answer;
   }
+  return answers;
 }
 
-Answer NoAnswer(const std::string& refusal) {
-  Answer answer;
-  answer.finish = refusal.empty() ? FD_FINISH_CANCELLED : FD_FINISH_ERROR;
-  answer.error = refusal;
-  return answer;
+Answer ReadAnswer(TokenStream& stream, LiveOutput live) { return std::move(ReadAnswers(stream, 1, live)[0]); }
+
+std::vector<Answer> NoAnswers(uint32_t choices, const std::string& refusal) {
+  std::vector<Answer> answers(choices);
+  for (uint32_t choice = 0; choice < choices; ++choice) {
+    answers[choice].choice = choice;
+    answers[choice].finish = refusal.empty() ? FD_FINISH_CANCELLED : FD_FINISH_ERROR;
+    answers[choice].error = refusal;
+  }
+  return answers;
 }
 
 std::string AnswerText(const Answer& answer, LiveOutput live) {
   return live == LiveOutput::kText ? answer.text : JoinIds(answer.tokens, 0);
 }
 
-std::string AnswerJson(size_t index, const Answer& answer, bool logprobs) {
+std::string AnswerJson(size_t index, const Answer& answer, bool several, bool logprobs) {
   nlohmann::ordered_json out;
   out["index"] = index;
+  if (several) out["choice"] = answer.choice;
   out["text"] = answer.text;
   nlohmann::json ids = nlohmann::json::array();
   for (const Answer::Token& token : answer.tokens) ids.push_back(token.id);
@@ -126,6 +138,7 @@ std::string AnswerJson(size_t index, const Answer& answer, bool logprobs) {
   out["finish_reason"] = FinishName(answer.finish);
   if (answer.finish == FD_FINISH_ERROR) out["error"] = answer.error;
   out["prompt_tokens"] = answer.prompt_tokens;
+  out["cached_tokens"] = answer.cached_tokens;
   out["generated_tokens"] = answer.tokens.size();
   out["times"] = TimesJson(answer.Times(), answer.end_ns);
   return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

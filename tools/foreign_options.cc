@@ -87,9 +87,11 @@ constexpr Foreign kOptions[] = {
     {"-cb --cont-batching --continuous-batching -nocb --no-cont-batching",
      "leave it out; batching is always continuous"},
     {"--keep --context-shift --no-context-shift", "an answer ends where the context is full (--max-context)"},
-    {"--enable-prefix-caching --no-enable-prefix-caching --disable-radix-cache --prompt-cache --cache-prompt "
-     "--no-cache-prompt --cache-reuse --slot-save-path --prefix-caching-hash-algo --radix-cache",
-     "leave it out; nothing of a prompt is kept for the next request"},
+    {"--enable-prefix-caching --no-enable-prefix-caching --disable-radix-cache --radix-cache --cache-prompt "
+     "--no-cache-prompt",
+     "pages of prompts are kept for those that begin alike, unless --prefix-cache is off"},
+    {"--prompt-cache --cache-reuse --slot-save-path --prefix-caching-hash-algo",
+     "leave it out; pages of prompts are kept in memory (--prefix-cache), and nothing in files"},
     {"--speculative-config -md --model-draft --draft --draft-max --draft-min --draft-n --speculative-algorithm "
      "--speculative-model --speculative-draft-model-path --speculative-num-steps --num-speculative-tokens --speculate "
      "--assistant-model -cd --ctx-size-draft -ngld --gpu-layers-draft",
@@ -156,8 +158,7 @@ constexpr Foreign kOptions[] = {
      "names of special tokens in prompts become these tokens unless --plain is given"},
     {"--add-bos --no-bos --add-special-tokens --no-add-special-tokens --add-bos-token --no-add-bos",
      "bos is put before prompts unless --no-special-tokens is given"},
-    {"--num-return-sequences --num-sequences --n-samples --num-samples",
-     "give --prompt once for each answer; requests to serve have n"},
+    {"--num-return-sequences --num-sequences --n-samples --num-samples", "give --choices N; requests to serve have n"},
     {"--prompt-file --input-file --input --in-file -bf --binary-file --text-file",
      "give -f FILE for one prompt, or --prompts-file FILE for one a line"},
     {"-o --output --output-file --out-file", "results go to standard output: > FILE"},

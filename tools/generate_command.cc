@@ -127,20 +127,26 @@ void ShowProgress(size_t done, size_t all) {
   std::fprintf(stderr, "\r%zu / %zu requests%s", done, all, done == all ? "\n" : "");
 }
 
-// Writes one answer after the other, the first that is not finished as it comes; after a signal those that are
-// finished. Thread: one. Must not outlive flags and requests.
+// Writes one answer after the other, the first one of a prompt that is not finished as it comes, and its other choices
+// behind it; after a signal those that are finished. Thread: one. Must not outlive flags and requests.
 class AnswerWriter {
  public:
-  // `on_token`: as of ReadAnswer.
+  // `on_token`: as of ReadAnswers.
   AnswerWriter(LiveOutput live, bool json, const std::vector<GenerateRequest>& requests, std::function<void()> on_token)
       : live_(live), json_(json), requests_(requests), on_token_(std::move(on_token)) {}
 
   void Write(size_t index, Submission& submission) {
-    const Answer answer = json_ ? WriteJson(index, submission) : WriteText(index, submission);
-    if (submission.stream) times_.push_back(answer.Times());
-    answered_ += answer.finish == FD_FINISH_STOP || answer.finish == FD_FINISH_LENGTH;
-    if (answer.finish != FD_FINISH_ERROR) return;
-    failure_ = answer.error;
+    const std::vector<Answer> answers = json_ ? WriteJson(index, submission) : WriteText(index, submission);
+    bool answered = true;
+    const Answer* failed = nullptr;
+    for (const Answer& answer : answers) {
+      if (submission.stream) times_.push_back(answer.Times());
+      answered = answered && (answer.finish == FD_FINISH_STOP || answer.finish == FD_FINISH_LENGTH);
+      if (failed == nullptr && answer.finish == FD_FINISH_ERROR) failed = &answer;
+    }
+    answered_ += answered;
+    if (failed == nullptr) return;
+    failure_ = failed->error;
     if (requests_.size() == 1) return;  // it is the command's own error
     std::fprintf(stderr, "fastdecode: error: %s: %s\n", Name(index).c_str(), failure_.c_str());
   }
@@ -159,32 +165,54 @@ class AnswerWriter {
   const std::vector<RequestTimes>& times() const { return times_; }
 
  private:
+  uint32_t Choices(size_t index) const { return requests_[index].fields.n; }
   std::string Place(size_t index) const {
     return std::to_string(index + 1) + " of " + std::to_string(requests_.size());
   }
   std::string Name(size_t index) const { return "prompt " + Place(index); }
 
-  // What the prompt's text begins with.
-  std::string Heading(size_t index) const {
-    return (requests_.size() > 1 ? "== " + Place(index) + "\n" : "") + requests_[index].prompt;
+  // The line that tells an answer from others: "== 2 of 5, choice 1 of 3". Empty: there is no other.
+  std::string Title(size_t index, uint32_t choice) const {
+    const bool several = Choices(index) > 1;
+    if (requests_.size() == 1 && !several) return "";
+    const std::string prompt = requests_.size() > 1 ? Place(index) + (several ? ", " : "") : "";
+    if (!several) return "== " + prompt;
+    return "== " + prompt + "choice " + std::to_string(choice + 1) + " of " + std::to_string(Choices(index));
+  }
+  // What an answer's text begins with.
+  std::string Heading(size_t index, uint32_t choice) const {
+    const std::string title = Title(index, choice);
+    return title + (title.empty() ? "" : "\n") + requests_[index].prompt;
   }
 
-  Answer WriteJson(size_t index, Submission& submission) const {
-    Answer answer =
-        submission.stream ? ReadAnswer(*submission.stream, LiveOutput::kNone, on_token_) : NoAnswer(submission.refusal);
-    WriteOut(AnswerJson(index, answer, requests_[index].fields.logprobs >= 0) + "\n");
-    return answer;
+  std::vector<Answer> WriteJson(size_t index, Submission& submission) const {
+    const uint32_t choices = Choices(index);
+    std::vector<Answer> answers = submission.stream
+                                      ? ReadAnswers(*submission.stream, choices, LiveOutput::kNone, on_token_)
+                                      : NoAnswers(choices, submission.refusal);
+    for (const Answer& answer : answers) {
+      WriteOut(AnswerJson(index, answer, choices > 1, requests_[index].fields.logprobs >= 0) + "\n");
+    }
+    return answers;
   }
 
-  Answer WriteText(size_t index, Submission& submission) const {
-    if (!submission.stream) return NoAnswer(submission.refusal);
+  std::vector<Answer> WriteText(size_t index, Submission& submission) const {
+    const uint32_t choices = Choices(index);
+    if (!submission.stream) return NoAnswers(choices, submission.refusal);
     const bool at_once = InterruptGuard::Signal() == 0;
-    if (at_once) WriteOut(Heading(index));
-    Answer answer = ReadAnswer(*submission.stream, at_once ? live_ : LiveOutput::kNone, on_token_);
-    const bool cancelled = answer.finish == FD_FINISH_CANCELLED;
-    if (at_once) WriteOut(cancelled && requests_.size() > 1 ? "\n== " + Place(index) + ": cancelled\n" : "\n");
-    if (!at_once && !cancelled) WriteOut(Heading(index) + AnswerText(answer, live_) + "\n");
-    return answer;
+    if (at_once) WriteOut(Heading(index, 0));
+    std::vector<Answer> answers =
+        ReadAnswers(*submission.stream, choices, at_once ? live_ : LiveOutput::kNone, on_token_);
+    for (const Answer& answer : answers) {
+      const bool cancelled = answer.finish == FD_FINISH_CANCELLED;
+      const std::string title = Title(index, answer.choice);
+      if (at_once && answer.choice == 0) {
+        WriteOut(cancelled && !title.empty() ? "\n" + title + ": cancelled\n" : "\n");
+      } else if (!cancelled) {
+        WriteOut(Heading(index, answer.choice) + AnswerText(answer, live_) + "\n");
+      }
+    }
+    return answers;
   }
 
   const LiveOutput live_;
@@ -241,7 +269,7 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   std::vector<GenerateRequest> requests = ReadPrompts(flags.prompts);
   for (size_t i = 0; i < requests.size(); ++i) {
     ApplyRequestFlags(flags.request, requests[i]);
-    requests[i].fields.seed += i;
+    requests[i].fields.seed += i * flags.request.fields.n;
   }
   if (!flags.logits.empty() && requests.size() != 1) {
     throw Error(FD_INVALID_ARGUMENT,
@@ -253,6 +281,11 @@ void Generate(GenerateFlags& flags, EngineFlags& engine_flags) {
   const std::unique_ptr<EngineOptions> options = engine_flags.Build();
   const std::unique_ptr<InferenceEngine> made = LoadEngine(*options);
   InferenceEngine& engine = *made;
+  if (flags.request.fields.n > engine.max_choices()) {
+    throw Error(FD_INVALID_ARGUMENT, "--choices: " + std::to_string(flags.request.fields.n) + " is more than " +
+                                         std::to_string(engine.max_choices()) +
+                                         ", the most of one prompt with these --prefill-chunk and --max-queue");
+  }
   engine.ResetStatistics();
   InterruptGuard guard;
   LogitsFile logits(flags.logits);
@@ -270,7 +303,7 @@ void AddGenerate(CLI::App& program) {
   AddPromptFlags(command, flags->prompts);
   AddRequestFlags(command, flags->request);
   const char* group = "Output";
-  command->add_flag("--json", flags->json, "one JSON object a line and request: text, token_ids, finish_reason, times")
+  command->add_flag("--json", flags->json, "one JSON object a line and answer: text, token_ids, finish_reason, times")
       ->group(group);
   command
       ->add_flag("--report", flags->report, "afterwards: latency table, busy shares, KV pages, what the engine found")

@@ -193,7 +193,9 @@ void AddRequestFlags(CLI::App* command, RequestFlags& flags) {
                "for an answer up to the end of the context give a large number, such as 1048576")
       ->capture_default_str();
   AddSampling(command, flags);
-  flags.seed = AddSeed(command, flags, "prompt i samples with seed + i")->capture_default_str();
+  AddNumber(command, "--choices", r.n, "answers to each prompt, which is computed once", "N")->capture_default_str();
+  flags.seed =
+      AddSeed(command, flags, "choice k of prompt i samples with seed + i * choices + k")->capture_default_str();
   AddNumber(command, "--logprobs", r.logprobs, "with --json: of each token and its n best alternatives; -1: off", "N")
       ->capture_default_str();
   command
@@ -212,8 +214,8 @@ void AddChatRequestFlags(CLI::App* command, RequestFlags& flags) {
 
 namespace {
 
-// A complaint about a field as one about its option, whose name differs in this alone; and which value is the one that
-// was probably looked for.
+// A complaint about a field as one about its option, whose name differs in this alone, but for n; and which value is
+// the one that was probably looked for.
 std::string AboutOption(std::string message) {
   constexpr std::pair<std::string_view, std::string_view> kAdvice[] = {
       {"temperature: ", "; 0 always takes the most likely token, and 1 changes nothing"},
@@ -228,6 +230,7 @@ std::string AboutOption(std::string message) {
   for (const auto& [field, advice] : kAdvice) {
     if (message.starts_with(field)) fitting = advice;
   }
+  if (message.starts_with("n: ")) return "--choices" + message.substr(1);
   std::replace(message.begin(), message.end(), '_', '-');
   return "--" + message + std::string(fitting);
 }

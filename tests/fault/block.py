@@ -190,7 +190,8 @@ class Block:
         silent = [said for said in pages if now_ns - said["age_ns"] < homes[said["index"]].last_reply_ns]
         if len(pages) != stats.homes or silent:
             return f"not every home has said what pages it has: {pages}"
-        return "" if all(said["pages_used"] == 0 for said in pages) else f"pages are in use: {pages}"
+        kept = all(said["pages_used"] == homes[said["index"]].kv_pages_cached for said in pages)
+        return "" if kept else f"pages are in use that are not cached: {pages}, {homes}"
 
     def _left_open(self):
         now = self._counts_now()

@@ -214,8 +214,8 @@ class Generate(ProgramTest):
 
     def test_json_has_its_fields(self):
         (answer,) = self.answers("-p", PROMPT, "-n", 12, "--temp", 0, "--ignore-eos")
-        self.assertEqual(set(answer), {"index", "text", "token_ids", "finish_reason", "prompt_tokens", "generated_tokens",
-                                       "times"})
+        self.assertEqual(set(answer), {"index", "text", "token_ids", "finish_reason", "prompt_tokens", "cached_tokens",
+                                       "generated_tokens", "times"})
         self.assertEqual(answer["finish_reason"], "length")
         self.assertEqual(answer["generated_tokens"], 12)
         self.assertEqual(len(answer["token_ids"]), 12)
@@ -244,6 +244,53 @@ class Generate(ProgramTest):
         self.assertNotEqual(both[1]["token_ids"], seven)
         # Prompt i samples with seed + i.
         self.assertEqual(both[1]["token_ids"], self.answers("-p", PROMPT, *base, "--seed", 8)[0]["token_ids"])
+
+    def test_choices(self):
+        base = ["--temp", 1, "-n", 20, "--batch-invariant", "--seed", 7, "--ignore-eos"]
+        out = self.answers("-p", PROMPT, "-p", "A", *base, "--choices", 3, "--logprobs", 0)
+        self.assertEqual([(a["index"], a["choice"]) for a in out], [(i, k) for i in range(2) for k in range(3)])
+        self.assertEqual([a["generated_tokens"] for a in out], [20] * 6)
+        self.assertEqual([len(a["logprobs"]) for a in out], [20] * 6)
+        self.assertEqual(len({a["prompt_tokens"] for a in out[:3]}), 1)
+        # Choice k of prompt i samples with seed + 3 i + k.
+        tokens = [a["token_ids"] for a in out]
+        self.assertEqual(len(set(map(tuple, tokens))), 6)
+        alone = [a["token_ids"] for a in self.answers(*["-p", PROMPT] * 3, *base)]
+        self.assertEqual(alone, tokens[:3])
+        base[base.index("--seed") + 1] = 7 + 3 + 1
+        self.assertEqual(self.answers("-p", "A", *base)[0]["token_ids"], tokens[4])
+
+    def test_choices_are_told_apart(self):
+        greedy = ["-n", 3, "--temp", 0, "--ignore-eos", "--batch-invariant"]
+        (one,) = self.answers("-p", "A", *greedy)
+        text = "A" + one["text"] + "\n"
+        self.assertEqual(self.succeed(generate("-p", "A", *greedy, "--choices", 2)),
+                         "== choice 1 of 2\n" + text + "== choice 2 of 2\n" + text)
+        several = self.succeed(generate("-p", "A", "-p", "A", *greedy, "--choices", 2))
+        self.assertEqual(several, "".join(f"== {i} of 2, choice {k} of 2\n" + text for i in (1, 2) for k in (1, 2)))
+        ids = self.succeed(generate("--prompt-ids", "1,2,3", *greedy, "--choices", 2, model=golden_model()))
+        self.assertRegex(ids, r"^== choice 1 of 2\n(\d+,\d+,\d+)\n== choice 2 of 2\n\1\n$")
+
+    def test_a_prompt_that_cannot_be_has_no_choices(self):
+        lines = "A\n" + "word " * 400 + "\nB\n"
+        result = generate("--prompts-file", "-", "--json", "-n", 3, "--ignore-eos", "--choices", 2, stdin=lines)
+        self.assertEqual(result.returncode, 1)
+        out = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual([(a["index"], a["choice"], a["finish_reason"]) for a in out],
+                         [(0, 0, "length"), (0, 1, "length"), (1, 0, "error"), (1, 1, "error"), (2, 0, "length"), (2, 1, "length")])
+        errors = result.stderr.splitlines()
+        self.assertRegex(errors[0], "^fastdecode: error: prompt 2 of 3: .*context of 512")
+        self.assertEqual(errors[1:], ["fastdecode: error: 2 of 3 prompts were answered"])
+
+    def test_what_of_a_prompt_others_had_computed(self):
+        prompt = ["--prompt-ids", ",".join(map(str, range(2, 202)))]
+        one_by_one = [*prompt * 3, "-n", 4, "--temp", 0, "--ignore-eos", "--batch-invariant", "--max-queue", 1]
+        first, *later = self.answers(*one_by_one, "--prefix-cache", "on")
+        self.assertEqual(first["cached_tokens"], 0)
+        for answer in later:
+            self.assertTrue(100 < answer["cached_tokens"] < 200, answer)
+            self.assertEqual(answer["token_ids"], first["token_ids"])
+        self.assertEqual([a["cached_tokens"] for a in self.answers(*one_by_one, "--prefix-cache", "off")], [0, 0, 0])
 
     def test_stop_strings(self):
         whole = self.answers("-p", PROMPT, "-n", 40, "--temp", 0, "--exact")[0]["text"]
@@ -1454,7 +1501,8 @@ class BadOptions(ProgramTest):
                  (["--s-cores", "0-x"], "0-x"), (["--r-cores", "99999"], "99999"),
                  (["--fault", "drop=2"], "2"), (["--logit-bias", "x"], "'x'"), (["--prompt-ids", "1,x"], "'x'"), (["--prompt-ids", "1,2,"], "''"),
                  (["--prompt-ids", ""], "--prompt-ids"), (["--max-context", "9999999"], "9999999"),
-                 (["--batch-invariant=maybe"], "'maybe'"), (["--need-text=maybe"], "'maybe'")]
+                 (["--batch-invariant=maybe"], "'maybe'"), (["--need-text=maybe"], "'maybe'"),
+                 (["--prefix-cache", "maybe"], "'maybe'"), (["--choices", "-1"], "-1"), (["--choices", "many"], "many")]
         for arguments, value in cases:
             with self.subTest(arguments=arguments):
                 option = arguments[0].split("=")[0]
@@ -1462,6 +1510,8 @@ class BadOptions(ProgramTest):
         self.refused(generate("-p", "A", "--exact", "--compute", "bf16"), "--exact", "--compute", "bf16")
         self.refused(generate("-p", "A", "-v"), "--verbose", "--quiet")
         self.refused(generate("-p", "A", "--logprobs", 2), "--logprobs", "--json")
+        self.refused(generate("-p", "A", "--choices", 129), "--choices: 129 is more than 128")
+        self.refused(generate("-p", "A", "--choices", 4, "--prefill-chunk", 3), "--choices: 4 is more than 3", "--prefill-chunk")
         self.refused(run("generate", "-q", "-p", "A"), "--model")
         self.refused(generate(), "no prompt")
         self.refused(generate("-p", "A", "--temp", "0", "--temp", "1"), "--temp")
@@ -1473,6 +1523,7 @@ class BadOptions(ProgramTest):
         """Of every option with a range, as the help shows it, and of those without one."""
         cases = [("generate", option, kind) for option, kind in [
             ("--max-tokens", "INT"), ("--min-tokens", "INT"), ("--top-k", "INT"), ("--seed", "INT"), ("--logprobs", "INT"),
+            ("--choices", "INT"),
             ("--temperature", "FLOAT"), ("--top-p", "FLOAT"), ("--min-p", "FLOAT"), ("--repetition-penalty", "FLOAT"),
             ("--presence-penalty", "FLOAT"), ("--frequency-penalty", "FLOAT")]]
         cases += [(command, "--seed", "INT") for command in ("synth", "latency step", "latency compare")]
@@ -1504,7 +1555,7 @@ class BadOptions(ProgramTest):
         cases = [(["-n", "0"], "--max-tokens: 0"), (["--temp", "101"], "--temperature: 101"), (["--top-p", "0"], "--top-p: 0"),
                  (["--min-p", "2"], "--min-p: 2"), (["--min-tokens", "9", "-n", "8"], "--min-tokens: 9"),
                  (["--logprobs", "21"], "--logprobs: 21"), (["--repetition-penalty", "0"], "--repetition-penalty: 0"),
-                 (["--top-k", "-1"], "--top-k: -1", "2147483647")]
+                 (["--top-k", "-1"], "--top-k: -1", "2147483647"), (["--choices", "0"], "--choices: 0 is not at least 1")]
         for arguments, *needles in cases:
             with self.subTest(arguments=arguments):  # before a model is looked for
                 self.refused(run("generate", "-m", SCRATCH / "no-model", "-p", "A", *arguments), *needles)

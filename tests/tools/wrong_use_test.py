@@ -206,11 +206,13 @@ class OtherPrograms(Refusals):
             ("--trust-remote-code", "no code of a model is run"), ("--quantization awq", "no quantised weights"),
             ("--kv-cache-dtype fp8", "--kv-type"), ("--max-num-batched-tokens 1", "--prefill-chunk"), ("-O3", "leave it out"),
             ("--compilation-config.level 3", "leave it out"), ("--api-key x", "--api-key-file"),
+            ("--enable-prefix-caching", "--prefix-cache"), ("--no-cache-prompt", "--prefix-cache"),
             # SGLang, TGI, transformers, ollama
             ("--model-path x", "-m DIR"), ("--mem-fraction-static 0.8", "--kv-gib"), ("--context-length 8", "--max-context"),
             ("--model-id x", "-m DIR"), ("--num-shard 2", "--homes"), ("--max-total-tokens 9", "--max-context"),
             ("--max_new_tokens 5", "unknown option --max_new_tokens: give -n N"), ("--do_sample", "--temp"),
-            ("--num_beams 4", "there are no beams"), ("--keep-alive 5m", "systemd")]
+            ("--num_beams 4", "there are no beams"), ("--keep-alive 5m", "systemd"),
+            ("--num_return_sequences 4", "give --choices N")]
         for given, *needles in cases:
             with self.subTest(given=given):
                 error = self.refused_early("generate", *NO_MODEL, *PROMPT, *given.split(), needles=needles)
