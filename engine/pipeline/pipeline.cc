@@ -41,10 +41,10 @@ Pipeline::Pipeline(const PipelineOptions& options, SPart* spart, ParkWord* desk_
     batch.pushes = FixedVector<Push>(limits.sequences_max);
   }
   for (HomePort& port : homes_) {
-    // What a home may be behind by when a boundary begins (HomesKeepUp), and until the next one of each place a
-    // release, a fill, fork or reservation of who takes it, and that one's release, and what becomes of cached
-    // prefixes.
-    port.pending = FixedVector<PendingMessage>(8 * size_t{limits.active()} + limits.cached_max);
+    // What a home may be behind by when a boundary begins (HomesKeepUp), and until the next one, for each place: who
+    // leaves with the end of a step, who leaves at the boundary, and who joins, each with a cached prefix that makes
+    // room; and a cut of each one that is kept.
+    port.pending = FixedVector<PendingMessage>(10 * size_t{limits.active()} + limits.cached_max);
   }
 }
 

@@ -165,10 +165,13 @@ uint32_t PrefixCache::Leave(const Sequence& sequence, bool is_sound, BoundaryCha
 void PrefixCache::Keep(const Sequence& sequence, BoundaryChanges* changes) {
   const Holder holder = sequence.seat.holder;
   Source& source = sources_[holder];
-  // What was not used for the longest time makes room for one more, at this home if anything is kept there.
-  int home = source.home;
-  for (int h = 0; kept_ == limits_.cached_max && homes_[home].oldest == kNone; ++h) home = h;
-  while (kept_ == limits_.cached_max) CutOldest(home, UINT32_MAX, changes);
+  if (kept_ == limits_.cached_max) {
+    // That of what was not used for the longest time makes room for one more, at this home if anything is kept there.
+    // It goes as a whole: what others have behind its first blocks they have with these.
+    int home = source.home;
+    for (int h = 0; homes_[home].oldest == kNone; ++h) home = h;
+    GiveUp(blocks_[homes_[home].oldest].source, changes);
+  }
   ++kept_;
   ++homes_[source.home].kept;
   source.kept = true;
