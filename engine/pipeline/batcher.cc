@@ -209,6 +209,7 @@ uint32_t Batcher::ComposeRows(int m, BoundaryChanges* changes, bool hold_pushes)
 
 void Batcher::Leave(Sequence* sequence, LeaveReason reason, BoundaryChanges* changes) {
   const bool is_sound = reason != LeaveReason::kHomeLost && !sequence->fails();
+  if (is_sound) cache_.NoteStored(sequence);  // one that was pushed home may not have filled a page there since
   const uint32_t kept_tokens = cache_.Leave(*sequence, is_sound, changes);
   changes->Append({.kind = BoundaryChange::Kind::kLeft,
                    .reason = reason,

@@ -67,8 +67,11 @@ class Batcher {
   // room for that, and it waits. REQUIRES: TakeFollower gave it; all of the leader's prompt is computed, and no step of
   // the leader is under way.
   bool SeatFollower(Sequence* follower, const Sequence& leader, BoundaryChanges* changes);
-  // A step has computed rows of a sequence, which are stored at its home.
-  void NoteStored(Sequence* sequence) { cache_.NoteStored(sequence); }
+  // A step has computed rows of a sequence, which are stored at its home. Only full pages can be found.
+  void NoteStored(Sequence* sequence) {
+    const uint32_t before = sequence->computed - sequence->rows;
+    if (cache_.on() && sequence->computed / kPageTokens > before / kPageTokens) cache_.NoteStored(sequence);
+  }
 
   // --- a step boundary of micro-batch m, in this order. What they change is appended to *changes.
   // 1. Pages that members have returned in the step before are free now. Sequences that leave: cancelled, failed,

@@ -143,17 +143,17 @@ struct Sequence {
   // The same times for those who cannot wait for that, as of the end of some step behind the last event. Any thread.
   SharedTimes times_so_far;
 
-  // --- Pipeline thread only.
-  SequenceState state = SequenceState::kIdle;
-  Sequence* next_follower = nullptr;  // until the first token
+  // --- Pipeline thread only. What each step of it looks at lies in one cache line.
+  alignas(64) SequenceState state = SequenceState::kIdle;
   int micro_batch = -1;
-  uint32_t length = 0;         // tokens known
-  uint32_t computed = 0;       // tokens whose KV is stored at the home
-  uint32_t rows = 0;           // query tokens in the current step
-  uint32_t previous_rows = 0;  // and in the one before
-  uint64_t number = 0;         // what its next home is to know it by; 0: its id
-  Seat seat;                   // where its rows are computed
+  uint32_t length = 0;                // tokens known
+  uint32_t computed = 0;              // tokens whose KV is stored at the home
+  uint32_t rows = 0;                  // query tokens in the current step
+  uint32_t previous_rows = 0;         // and in the one before
+  Seat seat;                          // where its rows are computed
+  Sequence* next_follower = nullptr;  // until the first token
   PendingPush push;
+  uint64_t number = 0;            // what its next home is to know it by; 0: its id
   uint64_t timed_until_ns = 0;    // what was before is in `times`
   uint64_t preempted_ns = 0;      // since when it waits again; 0: it was not preempted
   uint64_t head_since_ns = 0;     // when it became the first of those that wait; 0: it was not, since it joined

@@ -12,9 +12,16 @@ import statistics
 import subprocess
 
 
+def context_of(model):
+    with open(f"{model}/config.json", encoding="utf-8") as config:
+        return json.load(config)["max_position_embeddings"]
+
+
 def measure(program, arguments, batch, context, plan, engine):
+    # Sequences are to outlive the window, however late its end is noticed.
+    room = min(context + arguments.rounds + 1100, context_of(arguments.model))
     command = [program, "bench", "step", "-m", arguments.model, "--batch", batch, "--context", context, "--rounds",
-               arguments.rounds, "--max-context", context + arguments.rounds + 64, "--json", "-q", *plan, *engine]
+               arguments.rounds, "--max-context", room, "--json", "-q", *plan, *engine]
     run = json.loads(subprocess.run([str(each) for each in command], check=True, stdout=subprocess.PIPE).stdout)
     return batch / run["round_us"] * 1e6
 
