@@ -29,6 +29,9 @@ namespace fastdecode {
 // hung before the step. A home that copies at once has the page back sooner: the numbers here are never below the
 // home's own during a step, and the same after it.
 //
+// A holder may be kept (Keep): it is a cached prefix, whose pages may go whenever somebody needs them. Pages that only
+// kept holders have are idle.
+//
 // All pages of a home have one size. Layers that keep other tokens than the rest will draw theirs from the same pool.
 //
 // Owns: the accounts; holders are numbers. Thread: the pipeline thread. Never allocates after construction.

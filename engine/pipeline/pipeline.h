@@ -218,7 +218,7 @@ class Pipeline {
   void ApplyChanges(int m, uint64_t* start_ns);
   void ReleaseSeats(int m, const BoundaryChange& change);
   void TellOfPages(int m);
-  void NoteCache(const BoundaryChange& change);
+  void NoteHit(const BoundaryChange& change);
   void NoteLeft(int m, const BoundaryChange& change);
   void NoteHomeLost(StepRecorder::Where where, const BoundaryChange& change);
   void NoteRecovered(Sequence* sequence, uint64_t now_ns);

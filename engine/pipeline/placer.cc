@@ -189,19 +189,17 @@ bool Placer::IsFoundAt(const Sequence& sequence, int home) const {
 // have; -1: there is none now. Where some of its tokens are stored already, the home where it costs least.
 int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   std::array<PrefixHit, kMaxHomes> hits;
-  bool found = false, known = true;
-  const PlanInputs inputs = cache_.on() ? InputsOfPlan() : PlanInputs();
+  bool found = false;
   const uint32_t pages = counts_.Most(sequence.length);
   for (int h = 0; h < kMaxHomes && cache_.on(); ++h) {
     if (!HasRoom(h, 1)) continue;
     hits[h] = cache_.Find(sequence, h);
     found |= hits[h].tokens > 0;
   }
-  for (int h = 0; h < kMaxHomes && found; ++h) {
-    MicroBatchLoad with = inputs.held;
-    ++with.homes[h].sequences;
-    known &= !HasRoom(h, 1) || costs_.Knows(with);
-  }
+  const PlanInputs inputs = found ? InputsOfPlan() : PlanInputs();
+  MicroBatchLoad with = inputs.held;  // with it at each home that may take it
+  for (int h = 0; h < kMaxHomes && found; ++h) with.homes[h].sequences += HasRoom(h, 1);
+  const bool by_cost = found && costs_.Knows(with);
   const bool by_rate = RatesDiffer();
   // Nobody knows when an answer ends.
   const double steps = std::min((sequence.length_max - sequence.length) / 2, kStepsOfAnswer);
@@ -210,10 +208,10 @@ int Placer::PlaceSequence(const Sequence& sequence, Kind kind) const {
   for (int h = 0; h < kMaxHomes; ++h) {
     if (kind != Kind::kAny && homes_[h].near != (kind == Kind::kNear)) continue;
     if (ledger_.pages_total(h) < counts_.Most(sequence.length_max)) continue;
-    if (!HasRoom(h, PagesBeside(sequence, hits[h]))) continue;
-    const HomeLoad more = {.sequences = 1, .tokens = static_cast<double>(PagesBeside(sequence, hits[h])) * kPageTokens};
-    const double cost_us =
-        found && known ? CostOfHome(inputs, h, more, steps, hits[h].tokens, limits_.chunk_tokens_max) : 0;
+    const uint32_t beside = PagesBeside(sequence, hits[h]);
+    if (!HasRoom(h, beside)) continue;
+    const HomeLoad more = {.sequences = 1, .tokens = static_cast<double>(beside) * kPageTokens};
+    const double cost_us = by_cost ? CostOfHome(inputs, h, more, steps, hits[h].tokens, limits_.chunk_tokens_max) : 0;
     const std::tuple<double, uint32_t, double> cost = {cost_us, sequence.length - hits[h].tokens,
                                                        -Spare(h, pages, by_rate)};
     if (best >= 0 && cost >= least) continue;

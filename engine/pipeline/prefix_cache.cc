@@ -100,7 +100,7 @@ void PrefixCache::Begin(const Sequence& sequence, const PrefixHit& hit) {
   sources_[hit.source].cut_at = SIZE_MAX;
   Use(hit.block);
   source.known = hit.tokens / kPageTokens;
-  // Of a page that only begins like its block's it has no block.
+  // A page that only begins like the block's is not the block.
   const uint32_t last = blocks_[hit.block].index < source.known ? hit.block : blocks_[hit.block].parent;
   if (last != kNone) AddUser(last, sequence.seat.holder);
 }
@@ -366,7 +366,7 @@ void PrefixCache::DropAllOf(Holder holder) {
   while (sources_[holder].own > 0) Drop(sources_[holder].own_last);
 }
 
-// As the one that was used last.
+// The block becomes the one that was used last.
 void PrefixCache::List(uint32_t listed) {
   Block& block = blocks_[listed];
   HomeList& list = homes_[block.home];

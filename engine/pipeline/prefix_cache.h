@@ -73,8 +73,8 @@ class PrefixCache {
 
   uint32_t kept() const { return kept_; }
   uint32_t kept_at(int home) const { return homes_[home].kept; }
-  // Of page `page` of a sequence the rows that count as a prompt's: what is stored depends on it where the homes may
-  // have a kernel of their own for these (decision 0021), and a kernel's bits must not be found in place of another's.
+  // How many rows of a sequence's page count as a prompt's. Where homes may have a kernel of their own for these
+  // (decision 0021), what is stored depends on it, and a kernel's bits must not be found in place of another's.
   uint32_t PromptRowsIn(const Sequence& sequence, uint32_t page) const;
 
   // Ends the process if blocks, sources and lists contradict each other. O(blocks).

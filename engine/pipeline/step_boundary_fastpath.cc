@@ -188,7 +188,7 @@ void Pipeline::NoteRecovered(Sequence* sequence, uint64_t now_ns) {
 void Pipeline::NoteJoined(int m, const BoundaryChange& change, uint64_t* start_ns) {
   Sequence* const sequence = change.sequence;
   if (*start_ns == 0) *start_ns = Now();
-  NoteCache(change);
+  NoteHit(change);
   sequence->times.queue_ns += *start_ns - sequence->timed_until_ns;
   sequence->timed_until_ns = *start_ns;
   sequence->times_so_far.Store(sequence->times);
@@ -200,8 +200,8 @@ void Pipeline::NoteJoined(int m, const BoundaryChange& change, uint64_t* start_n
   sequence->seat.told = true;
 }
 
-// What was found of a sequence that has joined.
-void Pipeline::NoteCache(const BoundaryChange& change) {
+// A sequence that has joined begins with what was found of it, which counts when it comes to its first home.
+void Pipeline::NoteHit(const BoundaryChange& change) {
   Sequence& sequence = *change.sequence;
   const PrefixHit& hit = change.hit;
   if (hit.tokens > 0) TellFork(hit.source_number, sequence.seat, hit.tokens);

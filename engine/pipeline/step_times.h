@@ -60,7 +60,7 @@ struct SequenceTimes {
   uint32_t preemptions = 0;  // its pages went to another sequence
   uint32_t moves = 0;        // to another micro-batch
   uint32_t recoveries = 0;   // its home was lost
-  // Of its prompt's tokens, those that were stored at its first home when it came there: others had computed them.
+  // So many of its prompt's tokens were stored at its first home when it came there: others had computed them.
   uint32_t cached_tokens = 0;
   uint64_t recovery_ns = 0;  // from the losses of its home until it was where it had been, or ended
 

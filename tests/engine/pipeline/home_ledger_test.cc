@@ -65,7 +65,7 @@ class BruteForce {
     return static_cast<uint32_t>(
         std::count_if(idle.begin(), idle.end(), [&](int page) { return needed.count(page) == 0; }));
   }
-  // Of the first pages of a holder, those that only kept ones have.
+  // How many of a holder's first pages only kept ones have.
   uint32_t IdleOf(uint32_t id, uint32_t pages) const {
     uint32_t idle = 0;
     for (uint32_t i = 0; i < pages; ++i) {

@@ -213,7 +213,7 @@ TEST(PipelineCacheTest, AnswersOfAGroupFindThePromptAndAreFound) {
   }
 }
 
-// Of three that were kept the first one is used again; then pages are needed.
+// Three are kept, and the first one is used again; then pages are needed.
 TEST(PipelineCacheTest, WhatWasNotUsedForLongestGoesFirst) {
   SimOptions options = CacheOptions();
   options.limits.micro_batches = 1;
@@ -259,11 +259,9 @@ TEST(PipelineCacheTest, AllThatIsKeptGoesBeforeAnybodyHasToGiveWay) {
     EXPECT_EQ(engine.pipeline().batcher().pages_cached(0), 15u);
     std::vector<SimRequest*> running;
     for (uint64_t i = 11; i <= 14; ++i) running.push_back(engine.Submit(Prompt(40, i), {.max_tokens = 130}));
-    RunUntil(&engine, [&] { return engine.pipeline().batcher().preemptions() > 0 || engine.unfinished() == 0; });
-    if (engine.pipeline().batcher().preemptions() > 0) {
-      // But for what the one that has just left had.
-      EXPECT_LE(engine.pipeline().batcher().cache().kept(), 1u);
-    }
+    RunUntil(&engine, [&] { return engine.pipeline().batcher().preemptions() > 0; });
+    // What the one had that has just left may be there.
+    EXPECT_LE(engine.pipeline().batcher().cache().kept(), 1u);
     ASSERT_TRUE(engine.RunAll(kTurnsMax));
     for (const SimRequest* request : running) engine.CheckTokens(*request);
     engine.CheckNothingLeft();
@@ -345,9 +343,6 @@ TEST(PipelineCacheTest, SequencesGoWhereTheirPrefixIs) {
     EXPECT_EQ(Cached(engine), 128u);
   }
   EXPECT_EQ(engine.pipeline().batcher().pages_cached(1 - home), 0u);
-  // Others go to the home that has more to spare.
-  RunOne(&engine, Prompt(64, 7));
-  EXPECT_GT(engine.pipeline().batcher().pages_cached(home) + engine.pipeline().batcher().pages_cached(1 - home), 5u);
   engine.CheckNothingLeft();
 }
 

@@ -59,7 +59,7 @@ class StubSequence {
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt_.size()); }
   uint32_t generated_tokens() const { return generated_; }
   uint64_t deadline_ns() const { return fields_.deadline_ns; }
-  // Of the prompt: those that were looked up, and those that were found.
+  // How many of the prompt's tokens were looked up, and how many were found.
   uint32_t prefix_tokens() const { return fields_.no_prefix_cache ? 0 : prompt_tokens(); }
   uint32_t cached_tokens() const { return static_cast<uint32_t>(std::min<uint64_t>(script_.cached, prefix_tokens())); }
 
